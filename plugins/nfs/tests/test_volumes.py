@@ -774,3 +774,34 @@ def test_find_goes_on_with_a_deletion_as_the_class_says(site: Site, model: Model
     assert site.find(made[0]) == Absent()
     [archived] = control.children[b"archive"].children.values()
     assert b"data" in archived.children[b"data"].children
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+@pytest.mark.parametrize("depth", range(1, 9))
+def test_a_server_that_takes_16_operations_at_once_serves_paths_of_every_depth(minor: int, depth: int) -> None:
+    """As Linux before 6.0 does."""
+    model = ModelServer(minor=minor)
+    model.operations = 16
+    site = Site(dial=model.dial).start()
+    template = "/".join([*(f"d{number}" for number in range(depth - 1)), "${claim}"])
+    for on_delete in ("delete", "archive", "retain"):
+        made = site.provision(parameters={"pathTemplate": template, "onDelete": on_delete})
+        assert site.again().provision(made[0]) == made
+        assert site.find(made[0]) == made[1]
+        node = model.share
+        for name in place(made[1]):
+            node = node.children[name]
+        for number in range(40):
+            below = model.make(2, node)
+            model.enter(node, b"%d" % number, below)
+            model.enter(below, b"file", model.make(1, below))
+        assert site.recycle(site.volume(made)) == Erased()
+        assert site.expand(site.volume(made), 2 * MIB).capacity_bytes == 2 * MIB
+        assert [each.name for each in site.listed() if each.owner] == [made[0].name]
+        model.enter(node, b"file", model.make(1, node))
+        site.delete(site.volume(made))
+    [kept] = [each for each in site.listed() if each.owner is None]
+    assert kept.handle.count("/") >= depth
+    empty = site.provision(parameters={"pathTemplate": template.replace("d", "e")})
+    site.delete(site.volume(empty))
+    assert b"e0" not in model.share.children

@@ -25,7 +25,7 @@ from volplane_nfs.nfs4.files import (
 )
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, RENAME, SAVEFH
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.volumes import is_directory
+from volplane_nfs.volumes import leave_parent
 
 DATA: Final = b"data"
 MARKER: Final = b"marker"
@@ -53,21 +53,14 @@ def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> N
             "expires_at": until,
         }
     )
+    leave = leave_parent(share, handles, path, more=3)
+    if leave is None:
+        return
     share.client.compound(PUTFH(handles.archive), create_directory(name, 0o700), create_link(MARKER, kept))
     container = directory_handle(share.client, handles.archive, (name,))
     if container is None:
         return
-    (reply,) = share.client.pipeline(
-        [
-            [
-                *is_directory(handles.root, path),
-                *walk(handles.root, path[:-1]),
-                SAVEFH(),
-                PUTFH(container),
-                RENAME(path[-1], DATA),
-            ]
-        ]
-    )
+    (reply,) = share.client.pipeline([[*leave, SAVEFH(), PUTFH(container), RENAME(path[-1], DATA)]])
     if reply.status:
         share.client.pipeline([[PUTFH(container), REMOVE(MARKER)], [PUTFH(handles.archive), REMOVE(name)]])
     if reply.status in {Status.NOT_SAME, Status.NOTDIR, Status.SYMLINK}:

@@ -42,6 +42,7 @@ from volplane_nfs.volumes import (
     directory_attributes,
     is_directory,
     is_unfinished,
+    leave_parent,
     ours,
     read_found,
     text,
@@ -77,6 +78,12 @@ def delete_owned(
     return found.deleting is None or _go_on(share, handles, found.deleting, keep, exports)
 
 
+def _remove_empty(share: Share, handles: Handles, path: Path) -> Reply:
+    """Remove the directory at the path, which has to be empty; the answer, which may be that it is gone."""
+    leave = leave_parent(share, handles, path, more=1)
+    return Reply(Status.NOENT, []) if leave is None else share.client.pipeline([[*leave, REMOVE(path[-1])]])[0]
+
+
 def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, exports: Exports | NoExports) -> bool:
     """Remove what an interrupted call left of a volume, unless it is whole: then False.
 
@@ -87,8 +94,7 @@ def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, expo
     if found is not None and not is_unfinished(found[0], marker):
         return False
     if found is not None:
-        leave = [*is_directory(handles.root, path), *walk(handles.root, path[:-1]), REMOVE(path[-1])]
-        (reply,) = share.client.pipeline([leave])
+        reply = _remove_empty(share, handles, path)
         if reply.status in _FULL:
             return False
         if reply.status not in MISSING:
@@ -113,24 +119,22 @@ def _begin(
 ) -> bool:
     path = marker.components
     take_marker = [PUTFH(handles.volumes), SAVEFH(), RENAME(marker.file, marker.key)]
-    if (keep or marker.demand.get("on_delete")) != DELETE or marker.export_id is not None:
+    whole = [
+        *take_marker,
+        *is_directory(handles.root, path),
+        *walk(handles.root, path[:-1]),
+        REMOVE(path[-1]),
+        GETATTR(mask_of(NUMLINKS)),
+        PUTFH(handles.volumes),
+        REMOVE(marker.key),
+    ]
+    steps = (keep or marker.demand.get("on_delete")) != DELETE or marker.export_id is not None
+    if steps or len(whole) > share.client.operations:
         (reply,) = share.client.pipeline([take_marker])
         if reply.status not in MISSING | NO_SPACE:
             values_of(reply)
         return _go_on(share, handles, marker, keep, exports, file=_file_after(reply, marker))
-    (reply,) = share.client.pipeline(
-        [
-            [
-                *take_marker,
-                *is_directory(handles.root, path),
-                *walk(handles.root, path[:-1]),
-                REMOVE(path[-1]),
-                GETATTR(mask_of(NUMLINKS)),
-                PUTFH(handles.volumes),
-                REMOVE(marker.key),
-            ]
-        ]
-    )
+    (reply,) = share.client.pipeline([whole])
     if reply.status:
         if len(reply.results) <= len(take_marker) and reply.status not in MISSING | NO_SPACE:
             values_of(reply)
@@ -203,8 +207,7 @@ def take_away(share: Share, handles: Handles, path: Path, key: bytes) -> bool:
             raise
         if not scrub(share, handles, path, key):
             return False
-        leave = [*is_directory(handles.root, path), *walk(handles.root, path[:-1]), REMOVE(path[-1])]
-        (reply,) = share.client.pipeline([leave])
+        reply = _remove_empty(share, handles, path)
         if reply.status not in MISSING:
             values_of(reply)
     return True
@@ -216,17 +219,10 @@ def _move_into_trash(share: Share, handles: Handles, path: Path, key: bytes) -> 
     if container is None:
         return
     new = secrets.token_hex(8).encode()
-    (reply,) = share.client.pipeline(
-        [
-            [
-                *is_directory(handles.root, path),
-                *walk(handles.root, path[:-1]),
-                SAVEFH(),
-                PUTFH(container),
-                RENAME(path[-1], new),
-            ]
-        ]
-    )
+    leave = leave_parent(share, handles, path, more=3)
+    if leave is None:
+        return
+    (reply,) = share.client.pipeline([[*leave, SAVEFH(), PUTFH(container), RENAME(path[-1], new)]])
     if reply.status in MISSING and reply.results[-1].operation is not PUTFH:
         return
     if reply.status in {Status.NOT_SAME, Status.NOTDIR, Status.SYMLINK}:
@@ -296,8 +292,15 @@ def remove_empty_parents(share: Share, handles: Handles, path: Path) -> None:
             PUTFH(handles.parents),
             REMOVE(key),
         ]
-        (reply,) = share.client.pipeline([[*removal, *walk(handles.root, parent)]])
-        if len(reply.results) <= len(removal):
+        look = walk(handles.root, parent)
+        if len(removal) + len(look) <= share.client.operations:
+            (reply,) = share.client.pipeline([[*removal, *look]])
+            gone = len(reply.results) > len(removal)
+        else:
+            (reply,) = share.client.pipeline([removal])
+            gone = not reply.status
+            (reply,) = share.client.pipeline([look])
+        if not gone:
             return
         if not reply.status:
             share.client.pipeline([[PUTFH(handles.parents), create_link(key, parent_marker(parent))]])

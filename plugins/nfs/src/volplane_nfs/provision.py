@@ -64,14 +64,15 @@ def provision_directory(
     # A default may differ from that of the version that made the marker.
     demand = {key: asked for key, asked in wanted.demand.items() if key != "mode" or parameters.mode is not None}
     path = wanted.components
-    first = [*space_request(handles), *ours(handles, ancestors(path))]
-    (look,) = share.client.pipeline([[*first, *walk(handles.root, path)]])
+    first, last = [*space_request(handles), *ours(handles, ancestors(path))], walk(handles.root, path)
+    together = len(first) + len(last) <= share.client.operations
+    (look,) = share.client.pipeline([[*first, *last] if together else space_request(handles)])
     free = free_space(look)
-    parents_marked = len(look.results) > len(first)
+    parents_marked = together and len(look.results) > len(first)
     if parents_marked:
         there = Reply(look.status, look.results[len(first) :])
     else:
-        (there,) = share.client.pipeline([walk(handles.root, path)])
+        (there,) = share.client.pipeline([last])
     too_large = check_space and free is not None and request.capacity_bytes > free
     if too_large or not there.status:
         marker = read_marker(share, handles.volumes, wanted.file)

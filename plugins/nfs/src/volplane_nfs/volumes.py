@@ -17,6 +17,7 @@ from volplane_nfs.nfs4.files import (
     NotADirectory,
     Path,
     create_link,
+    directory_handle,
     read_attributes,
     read_link,
     rename,
@@ -139,6 +140,19 @@ def directory_attributes(share: Share, handles: Handles, path: Path) -> tuple[di
 def is_directory(handle: bytes, path: Path) -> list[Request]:
     """Return the operations that fail with NOT_SAME if something else than a directory is at the path."""
     return [*walk(handle, path), VERIFY({TYPE: DIRECTORY})]
+
+
+def leave_parent(share: Share, handles: Handles, path: Path, more: int) -> list[Request] | None:
+    """Return the operations that check that a directory is at the path, and lead to the one above it; None if that is
+    missing.
+
+    more: how many operations will follow. A server that takes too few at once gets the directory above by its handle.
+    """
+    requests = [*is_directory(handles.root, path), *walk(handles.root, path[:-1])]
+    if len(requests) + more <= share.client.operations:
+        return requests
+    parent = directory_handle(share.client, handles.root, path[:-1])
+    return None if parent is None else [*is_directory(parent, path[-1:]), PUTFH(parent)]
 
 
 def ours(handles: Handles, parents: list[Path]) -> list[Request]:

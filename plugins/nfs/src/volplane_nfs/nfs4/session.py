@@ -37,6 +37,8 @@ _CONNECT_WAIT: Final = 0.5
 """Seconds a caller waits while another one connects: a server that does not answer takes one thread, not all."""
 _HEADER_BYTES: Final = 512
 """Of a call's header, at most: credentials have up to 400."""
+_OPERATIONS_OF_40: Final = 16
+"""In one COMPOUND: servers of 4.0 do not tell how many they take, and Linux before 6.0 took no more."""
 _USE_NON_PNFS: Final = 0x00010000
 _LOST: Final = frozenset(
     {
@@ -323,7 +325,7 @@ class Channel:
             raise ServerUnavailable(str(error)) from error
         if old is not None and old.minor == 0:
             return old
-        session = Session(minor=0)
+        session = Session(minor=0, operations=_OPERATIONS_OF_40 + 1)
         session.add_slots(range(SLOTS), 0)
         return session
 

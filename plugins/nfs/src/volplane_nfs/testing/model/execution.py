@@ -290,7 +290,15 @@ class Execution:
         session = next(self._state.ids).to_bytes(16, "big")
         self._state.session(session)
         largest = self._state.largest_call
-        limits: tuple[int, int, int, int, int, int, list[int]] = (0, largest, 1 << 18, 8192, 64, SLOTS, [])
+        limits: tuple[int, int, int, int, int, int, list[int]] = (
+            0,
+            largest,
+            1 << 18,
+            8192,
+            self._state.operations,
+            SLOTS,
+            [],
+        )
         return session, sequence, 0, limits, back
 
     def _destroy_session(self, session: bytes) -> None:

@@ -109,6 +109,9 @@ class ModelServer(State):
             return None if fault == "lost after" else success_header(xid) + body
 
     def _compound(self, minor: int, requests: list[Request]) -> bytes:
+        if len(requests) > self.operations:
+            status = Status.TOO_MANY_OPS if minor else Status.RESOURCE
+            return pack_reply(Reply(status, [failed(requests[0].operation, status)]))
         if minor > self.minor:
             return pack_reply(Reply(Status.MINOR_VERS_MISMATCH, []))
         if minor == 1 and requests[0].operation is SEQUENCE:

@@ -54,6 +54,8 @@ class State:
         self.now = now
         self.available = SPACE
         self.largest_call = 1 << 18
+        self.operations = 64
+        """In one COMPOUND, at most."""
         self.endless: Node | None = None
         """A directory of which READDIR lists new names for ever, each with a new cookie."""
         self.renames_take_space = False
