@@ -115,6 +115,8 @@ class VolumeMarker:
     """Namespace and name, for people only."""
     created_at: float = 0.0
     """Unix time."""
+    mount_options: tuple[str, ...] = ()
+    """Of the class, for a volume that is restored."""
 
     @classmethod
     def new(cls, request: ProvisionRequest, parameters: DirectoryParameters, **own: Any) -> Self:
@@ -128,6 +130,7 @@ class VolumeMarker:
             gid=parameters.gid,
             claim=f"{request.claim.namespace}/{request.claim.name}",
             created_at=round(time.time(), 3),
+            mount_options=request.mount_options,
             **own,
         )
 
@@ -192,6 +195,7 @@ class VolumeMarker:
                 gid=None if fields["gid"] is None else int(fields["gid"]),
                 claim=str(fields["claim"]),
                 created_at=float(fields["created_at"]),
+                mount_options=tuple(map(str, fields.get("mount_options", ()))),
                 **cls.decode_own(fields),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -214,6 +218,7 @@ class VolumeMarker:
             "gid": self.gid,
             "claim": self.claim,
             "created_at": self.created_at,
+            **({"mount_options": self.mount_options} if self.mount_options else {}),
         }
 
 

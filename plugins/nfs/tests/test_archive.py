@@ -7,13 +7,13 @@ import time
 import pytest
 
 from volplane import ResourceExhausted
-from volplane.directory import encode_fields
-from volplane_nfs import expiry
+from volplane.directory import decode_fields, encode_fields
+from volplane_nfs import archive, expiry
 from volplane_nfs.nfs4.attributes import DIRECTORY, LINK
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model.state import Node
 
-from .conftest import Site
+from .conftest import MIB, Site
 
 HOUR = 3600.0
 
@@ -101,3 +101,34 @@ def test_expired_archives_give_their_space_back_when_the_share_is_full(
     model.available = 1 << 20
     site.delete(site.volume(made))
     assert len(archives(model).children) == 1
+
+
+def test_an_archive_holds_what_a_volume_that_is_restored_from_it_needs(site: Site, model: ModelServer) -> None:
+    parameters = {"onDelete": "archive", "mode": 0o2750, "uid": 1000, "gid": 2000}
+    request = site.demand(parameters=parameters, mount_options=("nfsvers=4.1", "hard"), capacity_bytes=3 * MIB)
+    made = site.provision(request)
+    volume = site.expand(site.volume(made), 5 * MIB)
+    site.delete(site.volume((request, volume)))
+    [container] = archives(model).children.values()
+    found = archive.archived_volume(decode_fields(container.children[b"marker"].data))
+    assert found is not None
+    assert (found.name, found.owner, found.claim, found.path) == (
+        request.name,
+        request.owner,
+        "default/data",
+        str(made[1].source.fields["path"]).removeprefix("/vol/"),
+    )
+    assert (found.capacity_bytes, found.mount_options, found.mode) == (5 * MIB, ("nfsvers=4.1", "hard"), 0o2750)
+    assert (found.demand["uid"], found.gid, found.demand["access_modes"]) == (1000, 2000, ["ReadWriteOnce"])
+
+
+def test_an_archive_of_a_volume_with_a_long_path_and_many_options_has_a_marker_that_servers_take(
+    site: Site, model: ModelServer
+) -> None:
+    template = "/".join(["x" * 200] * 6)
+    options = tuple(f"option-{number}" for number in range(90))
+    made = site.provision(parameters={"onDelete": "archive", "pathTemplate": template}, mount_options=options)
+    site.delete(site.volume(made))
+    [container] = archives(model).children.values()
+    assert len(container.children[b"marker"].data) < 4096
+    assert decode_fields(container.children[b"marker"].data)["claim"] == "default/data"

@@ -1,7 +1,8 @@
 """Directories that a class keeps when their volumes are deleted: `.volplane/archive/<volume>@<generation>.<time>/data`.
 
-Each is beside its marker, which names the claim and when the directory may go. The name holds time and a random number:
-two archives never collide. It ends with the time until which the archive is kept, so that no marker is read before.
+Each is beside its marker, which holds what a volume needs that is restored from it, and when it may go. The name holds
+time and a random number: two archives never collide. It ends with the time until which the archive is kept, so that no
+marker is read before.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from volplane.directory import encode_fields
-from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.markers import LARGEST, VolumeMarker
 from volplane_nfs.nfs4 import Status, values_of
 from volplane_nfs.nfs4.files import (
     MISSING,
@@ -45,18 +46,15 @@ def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> N
     until = None if retention is None else round(now + float(retention), 3)
     tail = f".{stamp}-{secrets.token_hex(4)}".encode() + ending(until)
     name = marker.key[: _LONGEST - len(tail)] + tail
-    kept = encode_fields(
-        {
-            "path": marker.path,
-            "claim": marker.claim,
-            "archived_at": round(now, 3),
-            "expires_at": until,
-        }
-    )
+    kept = {"path": marker.path, "claim": marker.claim, "archived_at": round(now, 3), "expires_at": until}
+    volume = {key: value for key, value in marker.fields().items() if key not in kept}
+    content = encode_fields({**kept, "volume": volume})
+    if len(content) > LARGEST:
+        content = encode_fields(kept)
     leave = leave_parent(share, handles, path, more=3)
     if leave is None:
         return
-    share.client.compound(PUTFH(handles.archive), create_directory(name, 0o700), create_link(MARKER, kept))
+    share.client.compound(PUTFH(handles.archive), create_directory(name, 0o700), create_link(MARKER, content))
     container = directory_handle(share.client, handles.archive, (name,))
     if container is None:
         return
@@ -69,6 +67,19 @@ def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> N
         values_of(reply)
     if until is not None:
         share.archives_due = min(share.archives_due, until)
+
+
+def archived_volume(fields: Mapping[str, Any]) -> VolumeMarker | None:
+    """Return the marker of the volume whose directory was archived, by the fields of the archive's; None if it does not
+    hold one, as those of earlier versions, and those that would be too large.
+
+    Raises `CorruptMarker`.
+    """
+    volume = fields.get("volume")
+    if not isinstance(volume, dict):
+        return None
+    whole = {**volume, "path": fields.get("path"), "claim": fields.get("claim"), "export_id": None}
+    return VolumeMarker.decode(encode_fields(whole))
 
 
 def expires_at(fields: Mapping[str, Any]) -> float | None:

@@ -19,7 +19,7 @@ the locks of both: NFS-Ganesha sleeps for a second when another call holds the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from volplane import InvalidArgument, directory
@@ -83,6 +83,8 @@ class VolumeMarker(directory.VolumeMarker):
         owner = self.owner
         short = [owner.cluster_id, owner.claim_uid, owner.volume_name, owner.generation]
         content = encode_fields({**self.fields(), "owner": short, "export_id": self.export_id})
+        if len(content) > LARGEST and self.mount_options:
+            return replace(self, mount_options=()).encode()
         if len(content) > LARGEST:
             raise InvalidArgument(
                 f"the marker of {self.name} has {len(content)} bytes, more than {LARGEST}: shorten pathTemplate"
