@@ -1,10 +1,11 @@
 """For authors of backends whose volumes are directories of a file system: what they have in common.
 
-Markers that name the owner of a directory, handles, class parameters, paths from a template, checks of a demand, and
-warnings that are told once.
+Markers that name the owner of a directory, handles, class parameters, paths from a template, checks of a demand,
+archives of what is deleted, and warnings that are told once.
 Nothing here touches a file system. hostpath and nfs are built on it.
 """
 
+from volplane.directory.archives import ArchivedDirectory, archived_volume, expires_at, named_until, renamed_until
 from volplane.directory.markers import (
     CONTROL,
     CorruptMarker,
@@ -18,23 +19,40 @@ from volplane.directory.markers import (
     path_components,
     static_key,
 )
-from volplane.directory.parameters import DirectoryParameters, PathTemplate, check_demand
+from volplane.directory.parameters import (
+    ARCHIVE,
+    DELETE,
+    RETAIN,
+    DirectoryParameters,
+    KeptDirectoryParameters,
+    PathTemplate,
+    check_demand,
+)
 from volplane.directory.reports import Reports
 
 __all__ = [
+    "ARCHIVE",
     "CONTROL",
+    "DELETE",
+    "RETAIN",
+    "ArchivedDirectory",
     "CorruptMarker",
     "DirectoryParameters",
     "Handle",
+    "KeptDirectoryParameters",
     "PathTemplate",
     "Reports",
     "VolumeMarker",
+    "archived_volume",
     "check_demand",
     "check_name",
     "decode_fields",
     "encode_fields",
+    "expires_at",
     "name_of",
+    "named_until",
     "parent_key",
     "path_components",
+    "renamed_until",
     "static_key",
 ]

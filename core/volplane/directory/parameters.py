@@ -20,7 +20,22 @@ from volplane.errors import InvalidArgument, Unsupported
 from volplane.requests import ClaimIdentity, ProvisionRequest
 from volplane.schemas import Param, ParameterKind
 
-__all__ = ["DirectoryParameters", "PathTemplate", "check_demand"]
+__all__ = [
+    "ARCHIVE",
+    "DELETE",
+    "RETAIN",
+    "DirectoryParameters",
+    "KeptDirectoryParameters",
+    "PathTemplate",
+    "check_demand",
+]
+
+DELETE = "delete"
+"""Value of `onDelete`: the directory is removed with its volume."""
+RETAIN = "retain"
+"""Value of `onDelete`: the directory stays where it is."""
+ARCHIVE = "archive"
+"""Value of `onDelete`: the directory is moved into the archive."""
 
 DEFAULT_TEMPLATE = "${namespace}/${claim}-${uid}"
 PLACEHOLDERS = ("namespace", "claim", "volume", "uid", "label:KEY", "annotation:KEY")
@@ -93,6 +108,39 @@ class DirectoryParameters:
             "gid": self.gid,
             "path_template": self.path_template,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptDirectoryParameters(DirectoryParameters):
+    """The same of a backend that can keep directories whose volumes are deleted."""
+
+    on_delete: Annotated[
+        str,
+        Param(
+            "What becomes of the directory when the volume is deleted: `delete`; `retain`, it stays where it is; "
+            "`archive`, it is moved to `.volplane/archive`.",
+            name="onDelete",
+            choices=(DELETE, RETAIN, ARCHIVE),
+        ),
+    ] = DELETE
+    archive_retention: Annotated[
+        float | None,
+        Param(
+            "How long an archived directory is kept; default: until a person removes it.",
+            name="archiveRetention",
+            minimum=0.0,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` for what a schema cannot express."""
+        super().__post_init__()
+        if self.archive_retention is not None and self.on_delete != ARCHIVE:
+            raise InvalidArgument("parameter archiveRetention: it says something only with onDelete archive")
+
+    def demand(self, request: ProvisionRequest) -> dict[str, Any]:
+        """Return what is asked for, as JSON values."""
+        return {**super().demand(request), "on_delete": self.on_delete, "retention": self.archive_retention}
 
 
 def check_demand(request: ProvisionRequest) -> None:

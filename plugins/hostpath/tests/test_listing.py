@@ -87,5 +87,7 @@ def test_the_driver_describes_itself(site: Any) -> None:
         "gid",
         "pathTemplate",
         "volumeType",
+        "onDelete",
+        "archiveRetention",
     }
     assert not any("root" in parameter.name.lower() for parameter in info.parameters.parameters)

@@ -7,8 +7,9 @@ import time
 import pytest
 
 from volplane import ResourceExhausted
-from volplane.directory import decode_fields, encode_fields
-from volplane_nfs import archive, expiry
+from volplane.directory import archived_volume, decode_fields, encode_fields
+from volplane_nfs import expiry
+from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4.attributes import DIRECTORY, LINK
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model.state import Node
@@ -110,7 +111,7 @@ def test_an_archive_holds_what_a_volume_that_is_restored_from_it_needs(site: Sit
     volume = site.expand(site.volume(made), 5 * MIB)
     site.delete(site.volume((request, volume)))
     [container] = archives(model).children.values()
-    found = archive.archived_volume(decode_fields(container.children[b"marker"].data))
+    found = archived_volume(VolumeMarker, decode_fields(container.children[b"marker"].data))
     assert found is not None
     assert (found.name, found.owner, found.claim, found.path) == (
         request.name,

@@ -45,11 +45,24 @@ from volplane import (
     hookimpl,
     read_parameters,
 )
-from volplane.directory import CONTROL, CorruptMarker, Handle, check_demand, check_name, name_of, static_key
+from volplane.directory import (
+    ARCHIVE,
+    CONTROL,
+    DELETE,
+    RETAIN,
+    CorruptMarker,
+    Handle,
+    check_demand,
+    check_name,
+    name_of,
+    static_key,
+)
+from volplane_hostpath.archive import Expiry, archive_directory
 from volplane_hostpath.delete import (
     delete_marked,
     delete_static,
     delete_unmarked,
+    forget_marked,
     refuse_mounted_above,
     refuse_mounts_below,
     refuse_not_static,
@@ -78,6 +91,8 @@ from volplane_hostpath.update import adopt_marker, expand_marker
 
 _ONE_NODE = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
 _RETRY_SECONDS = 0.1
+_ARCHIVE_SECONDS = 2.0
+"""Of each probe, for archives whose time is over."""
 
 
 class HostPathBackend(BackendSpec):
@@ -98,6 +113,7 @@ class HostPathBackend(BackendSpec):
         self._mounts = MountTable()
         self._roots = OpenRoots(self._settings, self._mounts)
         self._waits = DiskWaits()
+        self._expiry = Expiry()
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -135,7 +151,14 @@ class HostPathBackend(BackendSpec):
             root.require_writable()
             with closing(os.open(INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=root.control)) as fd:
                 os.utime(fd)
+            self._remove_archives(root, request.context)
         return Done()
+
+    def _remove_archives(self, root: Root, context: Context) -> None:
+        """Remove archives whose time is over, for a while; what is left of them in the trash goes at a next call."""
+        deadline = Deadline(context, _ARCHIVE_SECONDS)
+        if self._expiry.work(root, self._index, context, deadline):
+            remove_leftovers(root, self._index, self._locks, context, deadline)
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:
@@ -318,6 +341,13 @@ class HostPathBackend(BackendSpec):
         handle = Handle.parse(volume.handle)
         if handle is not None and handle.generation != marker.owner.generation:
             return True  # The name belongs to another generation: this one is gone.
+        # An asset that never became a volume holds nothing that anybody would want to keep.
+        on_delete = marker.demand.get("on_delete", DELETE) if volume.uid else DELETE
+        if on_delete == RETAIN:
+            forget_marked(root, self._index, self._waits, marker, context)
+            return True
+        if on_delete == ARCHIVE:
+            self._expiry.note(archive_directory(root, marker))
         return delete_marked(root, self._index, self._waits, marker, context)
 
     def _path_to_scrub(self, root: Root, volume: VolumeIdentity, context: Context) -> str:

@@ -83,6 +83,13 @@ def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: Volu
     return True
 
 
+def forget_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, context: Context) -> None:
+    """Remove the marker of a volume whose directory stays. Needs the volume's lock."""
+    with index.open(root, Deadline(context).remaining(), context.log):
+        index.remove(root, marker.name)
+    waits.wait(root, [(root.directory(VOLUMES), "")])
+
+
 def delete_unmarked(root: Root, index: VolumeIndex, name: str, volume: VolumeIdentity, context: Context) -> None:
     """Clean up after a volume without a marker: it was never made, or is deleted.
 
@@ -215,12 +222,14 @@ def volume_of_entry(entry: str) -> str:
     return entry.partition("@")[0] if "@" in entry else entry.removesuffix(marker_file(""))
 
 
-def remove_leftovers(root: Root, index: VolumeIndex, locks: Locks, context: Context) -> None:
+def remove_leftovers(
+    root: Root, index: VolumeIndex, locks: Locks, context: Context, deadline: Deadline | None = None
+) -> None:
     """Remove entries of tmp and trash that belong to no volume, until the deadline. Never raises a `BackendError`.
 
     Called at the end of `start` and before a listing: no other call would find these entries.
     """
-    deadline = Deadline(context)
+    deadline = deadline or Deadline(context)
     empty: tuple[str, ...] = ()
     try:
         with index.open(root, deadline.remaining(), context.log):

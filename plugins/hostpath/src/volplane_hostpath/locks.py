@@ -22,9 +22,9 @@ _LONGEST_PAUSE = 0.05
 class Deadline:
     """Until when a call works: half of its timeout, at most 15 s, so that it ends before the core gives it up."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, longest: float = _LONGEST_CALL) -> None:
         self._cancelled = context.cancelled
-        self._end = time.monotonic() + min(context.timeout / 2, _LONGEST_CALL)
+        self._end = time.monotonic() + min(context.timeout / 2, longest)
 
     def remaining(self) -> float:
         """Return the seconds to wait for a lock; at least 1, so that a call at its deadline can still finish."""

@@ -61,6 +61,11 @@ class VolumeMarker(directory.VolumeMarker):
     segment: Mapping[str, str] = field(default_factory=dict)
     """Node affinity; empty = none."""
 
+    @property
+    def mode(self) -> int:
+        """Return the permissions of the directory."""
+        return int(self.demand["mode"], 8)
+
     @classmethod
     def decode_own(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that this class adds."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, read_parameters
-from volplane.directory import DirectoryParameters
+from volplane.directory import KeptDirectoryParameters
 
 LOCAL = "local"
 HOST_PATH = "hostPath"
@@ -98,7 +98,7 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassParameters(DirectoryParameters):
+class ClassParameters(KeptDirectoryParameters):
     """What a class asks of its directories."""
 
     volume_type: Annotated[

@@ -15,7 +15,7 @@ import time
 from typing import Final
 
 from volplane import AlreadyExists, VolumeIdentity, VolumeInUse
-from volplane.directory import Handle
+from volplane.directory import ARCHIVE, DELETE, RETAIN, Handle
 from volplane_nfs.archive import archive_directory
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker, parent_file, parent_marker
@@ -33,7 +33,6 @@ from volplane_nfs.nfs4.files import (
     walk,
 )
 from volplane_nfs.nfs4.operations import GETATTR, PUTFH, REMOVE, RENAME, SAVEFH, Reply
-from volplane_nfs.parameters import ARCHIVE, DELETE, RETAIN
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.sources import path_below_share
 from volplane_nfs.tree_removal import TreeRemoval

@@ -1,19 +1,21 @@
 """Archives whose time is over, removed in the order of their times, as the driver's probes have time for it.
 
-The name of an archive ends with its time (`archive.ending`), so that its marker is read only when it seems to be due.
-Archives of earlier versions are read once, and get such names.
+The name of an archive ends with its time, so that its marker is read only when it seems to be due. Archives of earlier
+versions are read once, and get such names.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from volplane.directory import CONTROL, CorruptMarker, decode_fields
-from volplane_nfs.archive import DATA, ENDING, MARKER, ending, expires_at
+from volplane.directory import CONTROL, CorruptMarker, decode_fields, expires_at, named_until, renamed_until
+from volplane_nfs.archive import DATA, MARKER
 from volplane_nfs.delete import SLICE, empty_trash
 from volplane_nfs.errors import printable
 from volplane_nfs.nfs4 import NfsError, values_of
@@ -67,11 +69,11 @@ class Expiry:
         client = self._share.client
         unknown: list[bytes] = []
         for name in names:
-            match = ENDING.search(name)
-            if match is None:
+            known, until = named_until(os.fsdecode(name))
+            if known:
+                self._remember(name, until)
+            else:
                 unknown.append(name)
-            elif match["until"]:
-                self._remember(name, float(match["until"]))
         reads = [[PUTFH(handles.archive), LOOKUP(name), LOOKUP(MARKER), READLINK()] for name in unknown]
         for name, reply in zip(unknown, several(client, reads), strict=True):
             try:
@@ -84,7 +86,7 @@ class Expiry:
 
     def _renamed(self, handles: Handles, name: bytes, until: float | None) -> bytes:
         """Give an archive the name that tells its time; the name that it has now."""
-        new = ENDING.sub(b"", name) + ending(until)
+        new = os.fsencode(renamed_until(os.fsdecode(name), until))
         if new == name:
             return name
         (reply,) = self._share.client.pipeline([rename(handles.archive, name, handles.archive, new)])
@@ -106,12 +108,14 @@ class Expiry:
         if until is None or until > time.time():
             self._remember(self._renamed(handles, name, until), until)
             return
-        (reply,) = share.client.pipeline([rename(handles.archive, name, handles.trash, name)])
+        # Not the volume's: another one of that name may live, whose trash this is not.
+        key = f"expired-{secrets.token_hex(8)}".encode()
+        (reply,) = share.client.pipeline([rename(handles.archive, name, handles.trash, key)])
         if reply.status in NO_SPACE:
             self._remove_in_place(handles, name, container)
         elif reply.status not in MISSING:
             values_of(reply)
-        empty_trash(share, handles, name, printable(name))
+        empty_trash(share, handles, key, printable(name))
 
     def _remove_in_place(self, handles: Handles, name: bytes, container: bytes) -> None:
         client = self._share.client

@@ -9,10 +9,9 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterKind, ParameterSchema, ProvisionRequest, read_parameters
-from volplane.directory import DirectoryParameters
+from volplane.directory import KeptDirectoryParameters
 from volplane_nfs.settings import LARGEST_ID, Settings, ShareAddress, is_host
 
-DELETE, RETAIN, ARCHIVE = "delete", "retain", "archive"
 NONE, REQUIRED = "none", "required"
 _VERSIONS = frozenset({"nfsvers", "vers"})
 _WRITE = 0o003
@@ -21,7 +20,7 @@ SQUASHES = ("root_squash", "no_root_squash", "root_id_squash", "all_squash")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassParameters(DirectoryParameters):
+class ClassParameters(KeptDirectoryParameters):
     """What a class asks of its volumes."""
 
     mode: Annotated[
@@ -36,23 +35,6 @@ class ClassParameters(DirectoryParameters):
     ] = None
     server: Annotated[str | None, Param("Only shares of this server of the driver's option `shares`.")] = None
     share: Annotated[str | None, Param("Only the share with this path.", pattern="/.*")] = None
-    on_delete: Annotated[
-        str,
-        Param(
-            "What becomes of the directory when the volume is deleted: `delete`; `retain`, it stays where it is; "
-            "`archive`, it is moved to .volplane/archive of the share.",
-            name="onDelete",
-            choices=(DELETE, RETAIN, ARCHIVE),
-        ),
-    ] = DELETE
-    archive_retention: Annotated[
-        float | None,
-        Param(
-            "How long an archived directory is kept; default: until a person removes it.",
-            name="archiveRetention",
-            minimum=0.0,
-        ),
-    ] = None
     quota: Annotated[
         str,
         Param(
@@ -94,12 +76,6 @@ class ClassParameters(DirectoryParameters):
         parameters.allowed(settings.addresses)
         return parameters
 
-    def __post_init__(self) -> None:
-        """Raise `InvalidArgument` for what a schema cannot express."""
-        super().__post_init__()
-        if self.archive_retention is not None and self.on_delete != ARCHIVE:
-            raise InvalidArgument("parameter archiveRetention: it says something only with onDelete archive")
-
     @property
     def permissions(self) -> int:
         """Return the permissions of the directory."""
@@ -109,12 +85,7 @@ class ClassParameters(DirectoryParameters):
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values."""
-        return {
-            **super().demand(request),
-            "on_delete": self.on_delete,
-            "retention": self.archive_retention,
-            "quota": self.quota,
-        }
+        return {**super().demand(request), "quota": self.quota}
 
     def allowed(self, shares: tuple[ShareAddress, ...]) -> tuple[ShareAddress, ...]:
         """Return those of the driver's shares that the class allows. Raises `InvalidArgument` if there is none."""

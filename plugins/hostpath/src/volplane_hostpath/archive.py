@@ -1,0 +1,123 @@
+"""Directories that a class keeps when their volumes are deleted: `.volplane/archive/<name>/data`, beside its `marker`.
+
+The marker is on the disk before the directory is moved, and the directory before the volume's own marker goes. A crash
+in between leaves an archive without `data`, which the next call removes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from volplane import BackendError, Context
+from volplane.directory import CONTROL, ArchivedDirectory, CorruptMarker, decode_fields, expires_at, named_until
+from volplane_hostpath.delete import refuse_in_use
+from volplane_hostpath.dirfd import (
+    closing,
+    create_file,
+    entry_exists,
+    names_in,
+    open_directory,
+    open_path,
+    read_file,
+    remove_entry,
+    split,
+    sync,
+)
+from volplane_hostpath.errors import printable
+from volplane_hostpath.index import VolumeIndex
+from volplane_hostpath.locks import Deadline
+from volplane_hostpath.markers import VolumeMarker
+from volplane_hostpath.root import TRASH, Root
+
+ARCHIVE_FOLDER = "archive"
+_DATA, _MARKER = "data", "marker"
+_LARGEST = 1 << 16
+_LOOK_AGAIN = 3600.0
+"""Seconds after which archives are listed again, for those that others made."""
+
+
+def archive_directory(root: Root, marker: VolumeMarker) -> float | None:
+    """Move the directory of a volume into the archive; when the archive may go. Needs the volume's lock.
+
+    A directory that is missing was moved by an earlier call.
+    """
+    label, (parent, name) = f"{root.path}/{marker.path}", split(marker.path)
+    archive = ArchivedDirectory.of(marker, marker.encode(), longest=_LARGEST)
+    with suppress(FileNotFoundError), closing(open_path(parent, root.fd, root.mount, label=root.path)) as above:
+        with closing(open_directory(name, above, root.mount, label=label, access=os.O_PATH)) as fd:
+            refuse_in_use(root, fd, label)
+        with suppress(FileExistsError):
+            os.mkdir(ARCHIVE_FOLDER, 0o700, dir_fd=root.control)
+            sync(root.control)
+        folder = root.directory(ARCHIVE_FOLDER)
+        for entry in names_in(folder):
+            if entry.startswith(f"{marker.entry}.") and not entry_exists(f"{entry}/{_DATA}", folder):
+                _discard(folder, entry)  # A crash left it before the directory was moved.
+        os.mkdir(archive.name, 0o700, dir_fd=folder)
+        with closing(open_directory(archive.name, folder, root.mount, label=archive.name)) as container:
+            try:
+                create_file(_MARKER, container, archive.content, durable=True)
+                sync(container)
+                sync(folder)
+                os.rename(name, _DATA, src_dir_fd=above, dst_dir_fd=container)
+            except OSError:
+                _discard(folder, archive.name)
+                raise
+            sync(container)
+            sync(above)
+        return archive.until
+    return None
+
+
+def _discard(folder: int, name: str) -> None:
+    """Remove an archive without `data`."""
+    with suppress(OSError):
+        remove_entry(f"{name}/{_MARKER}", folder)
+        os.rmdir(name, dir_fd=folder)
+
+
+class Expiry:
+    """The archives of a root that are due, looked for only when one may be."""
+
+    def __init__(self) -> None:
+        self._again = 0.0
+        self._due: list[tuple[float, str]] = []
+
+    def note(self, until: float | None) -> None:
+        """Take note of an archive that was made, and of when it may go."""
+        self._again = self._again if until is None else min(self._again, until)
+
+    def work(self, root: Root, index: VolumeIndex, context: Context, deadline: Deadline) -> list[str]:
+        """Move what is due into the trash, that with the earliest time first; the names that it has there."""
+        now = time.time()
+        if not self._due and now >= self._again and entry_exists(ARCHIVE_FOLDER, root.control):
+            self._again = now + _LOOK_AGAIN
+            for name in names_in(root.directory(ARCHIVE_FOLDER)):
+                _, until = named_until(name)
+                if until is None or until > now:
+                    self.note(until)
+                else:
+                    self._due.append((until, name))
+            self._due.sort()
+        moved: list[str] = []
+        while self._due and not deadline.expired():
+            _, name = self._due.pop(0)
+            try:
+                moved += self._take(root, name, now)
+            except (BackendError, CorruptMarker, OSError) as error:
+                index.reports.warn(context.log, f"{root.path}/{CONTROL}/{ARCHIVE_FOLDER}/{printable(name)}", error)
+        return moved
+
+    def _take(self, root: Root, name: str, now: float) -> list[str]:
+        folder = root.directory(ARCHIVE_FOLDER)
+        with closing(open_directory(name, folder, root.mount, label=f"{root.path}/{CONTROL}/{ARCHIVE_FOLDER}")) as fd:
+            until = expires_at(decode_fields(read_file(_MARKER, fd)))
+            if until is None or until > now:
+                self.note(until)  # A person has written another time.
+                return []
+            # Not the volume's: another one of that name may live, whose trash this is not.
+            key = f"expired-{os.urandom(8).hex()}"
+            os.rename(name, key, src_dir_fd=folder, dst_dir_fd=root.directory(TRASH))
+            return [key]
