@@ -77,6 +77,15 @@ def test_the_tests_of_the_faults_are_there() -> None:
     assert [each for each in named if not _is_there(*each.partition("::")[::2])] == []
 
 
+def test_each_row_that_compares_directories_names_a_test_that_is_there() -> None:
+    text = (REPOSITORY / "docs" / "reference" / "directories-compared.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| | csi")]
+    named = [re.findall(r"`((?:tests|plugins)/[^`]+)` \|$", row) for row in rows]
+    assert len(rows) > 20
+    assert [row for row, tests in zip(rows, named, strict=True) if not tests] == []
+    assert [each for (each,) in named if not _is_there(*each.partition("::")[::2])] == []
+
+
 def test_the_tests_that_the_page_of_requirements_names_are_there() -> None:
     text = (REPOSITORY / "docs" / "design" / "requirements.md").read_text("utf-8")
     named = re.findall(r"`((?:[a-z_]+/)+test_\w+\.py(?:::\w+)?)`", text)
