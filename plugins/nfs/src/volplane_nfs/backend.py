@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -55,7 +56,7 @@ from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, fi
 from volplane_nfs.expiry import Expiry
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
-from volplane_nfs.housekeeping import repair_exports, tidy_up
+from volplane_nfs.housekeeping import empty_leftovers, repair_exports, tidy_up
 from volplane_nfs.listing import list_page
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker
 from volplane_nfs.nfs4 import Dial, NfsError, dial_tcp
@@ -158,10 +159,14 @@ class NfsBackend(BackendSpec):
         return Done()
 
     def _clear(self, share: Share, context: Context) -> None:
-        """Remove for a while what nobody waits for: leftovers, and archives whose time is over."""
-        share.work("tidy up", lambda handles: tidy_up(share, handles, context))
+        """Remove for a while what nobody waits for: the trash of no volume, and archives whose time is over."""
         deadline = time.monotonic() + _CLEAR_SECONDS / len(self._shares.all)
-        share.work("remove archives", lambda handles: self._expiry[share].work(handles, context.log, deadline))
+
+        def step(handles: Handles) -> None:
+            empty_leftovers(share, handles, context, deadline)
+            self._expiry[share].work(handles, context.log, deadline)
+
+        share.work("remove what nobody waits for", step)
 
     def _repair(self, share: Share, context: Context) -> None:
         exports = self._exports
@@ -250,7 +255,8 @@ class NfsBackend(BackendSpec):
             finished = share.work(f"remove {volume.name}", lambda handles: self._delete(share, handles, volume))
         except ResourceExhausted:
             # Of an archive, which takes a little space. What may go gives some back for the next call.
-            self._clear(share, request.context)
+            with suppress(BackendError):
+                self._clear(share, request.context)
             raise
         return Done() if finished else InProgress(retry_after=_AGAIN)
 

@@ -23,8 +23,7 @@ _OLD: Final = 3600.0
 
 
 def tidy_up(share: Share, handles: Handles, context: Context) -> None:
-    """Remove what crashed calls left, for at most `SLICE` seconds."""
-    deadline = time.monotonic() + SLICE
+    """Remove what crashed calls left, for about `SLICE` seconds."""
     for entry in list(entries(share.client, handles.exports, mask_of(TIME_METADATA))):
         with share.skipping(context.log, f"exports/{printable(entry.name)}"):
             if entry.name.isdigit() and _is_old(entry.attributes.get(TIME_METADATA)):
@@ -32,6 +31,11 @@ def tidy_up(share: Share, handles: Handles, context: Context) -> None:
     for entry in list(entries(share.client, handles.tmp, mask_of(TIME_METADATA))):
         if _is_old(entry.attributes.get(TIME_METADATA)):
             share.client.pipeline([[PUTFH(handles.tmp), REMOVE(entry.name)]])
+    empty_leftovers(share, handles, context, time.monotonic() + SLICE)
+
+
+def empty_leftovers(share: Share, handles: Handles, context: Context, deadline: float) -> None:
+    """Remove what is in the trash and belongs to no volume, until the deadline (monotonic)."""
     for key in names(share.client, handles.trash):
         if time.monotonic() >= deadline:
             return
