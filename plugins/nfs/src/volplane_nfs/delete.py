@@ -50,6 +50,7 @@ from volplane_nfs.volumes import (
 SLICE: Final = 0.5
 """Seconds of removal in one call."""
 _FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
+_TOPS: Final = 4
 _MAXIMUM_ROUNDS: Final = 8
 
 
@@ -238,17 +239,32 @@ def empty_trash(share: Share, handles: Handles, key: bytes, label: str) -> bool:
     container = directory_handle(share.client, handles.trash, (key,))
     if container is None:
         return True
-    removal = TreeRemoval(share.client, container, label=label, deadline=time.monotonic() + SLICE)
-    if not removal.clear():
-        if not removal.removed:
-            raise VolumeInUse(f"nothing of {label} could be removed in {SLICE} s; it is tried again")
-        return False
+    deadline = time.monotonic() + SLICE
+    # The directory that was moved here, usually the only one, is emptied first: what is in it need not be moved again.
+    tops = [
+        handle
+        for name in page_of_names(share.client, container)[:_TOPS]
+        if (handle := _directory_or_none(share, container, name)) is not None
+    ]
+    for top in (*tops, container):
+        removal = TreeRemoval(share.client, top, label=label, deadline=deadline)
+        if not removal.clear():
+            if top == container and not removal.removed:
+                raise VolumeInUse(f"nothing of {label} could be removed in {SLICE} s; it is tried again")
+            return False
     (reply,) = share.client.pipeline([[PUTFH(handles.trash), REMOVE(key)]])
     if reply.status in _FULL:
         return False
     if reply.status not in MISSING:
         values_of(reply)
     return True
+
+
+def _directory_or_none(share: Share, above: bytes, name: bytes) -> bytes | None:
+    try:
+        return directory_handle(share.client, above, (name,))
+    except NotADirectory:
+        return None
 
 
 def scrub(share: Share, handles: Handles, path: Path, key: bytes) -> bool:

@@ -30,7 +30,9 @@ from volplane_nfs.nfs4.files import (
 from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, SETATTR, Reply, Request
 
 _AT_ONCE: Final = 8
-"""COMPOUNDs that are sent before the first is answered, and directories that are read together."""
+"""COMPOUNDs that are sent before the first is answered."""
+_DIRECTORIES: Final = 32
+"""Directories that are read together, at most."""
 _BATCH: Final = 40
 _MOST_GIVEN: Final = 10_000
 _MAXIMUM_IDLE: Final = 8
@@ -82,7 +84,7 @@ class TreeRemoval:
             before = self.removed
             stubborn = self._remove([(self._top, name) for name in names if name not in self._stuck])
             while stubborn:
-                part = stubborn[: min(_AT_ONCE, 1 + self._pace.operations // 8)]
+                part = stubborn[: min(_DIRECTORIES, 1 + self._pace.operations // 8)]
                 if not self._empty_several([name for _, name in part]):
                     return False
                 del stubborn[: len(part)]
