@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from volplane import Done
+from volplane import Done, ResourceExhausted
 
 MIB = 1 << 20
 SYSTEMS = {
@@ -87,3 +87,21 @@ def test_a_deep_tree_is_deleted_though_no_directory_of_it_can_be_moved(
     monkeypatch.undo()
     site.again().start()
     assert site.leftovers() == []
+
+
+def test_expired_archives_give_their_space_back_to_what_is_archived_on_a_full_file_system(
+    new_site: Any, full: Path
+) -> None:
+    site = new_site(full, overcommit_percent=1000, adopt_root=True).start()
+    for uid, retention in (("u0", 0.0), ("u1", None)):
+        parameters = {"onDelete": "archive", "archiveRetention": retention}
+        asset = site.provision(uid, 1, parameters=parameters)
+        (site.path(asset) / "file").touch()
+        if uid == "u1":
+            fill(site.path(asset))
+            with pytest.raises(ResourceExhausted, match="free space on it or grow it"):
+                site.delete(site.volume(asset, uid))
+        site.delete(site.volume(asset, uid))
+    [archive] = (full / ".volplane" / "archive").iterdir()
+    assert archive.name.startswith("pvc-u1@1.")
+    assert (archive / "data" / "file").exists()

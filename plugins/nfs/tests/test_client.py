@@ -282,7 +282,7 @@ def test_a_fast_server_is_asked_for_much_at_once(model: ModelServer) -> None:
 
 
 def test_a_server_rests_only_when_none_of_its_connections_answers(model: ModelServer) -> None:
-    client = client_of(model, timeout=0.3)
+    client = client_of(model, timeout=1.0)
     client.compound(*LOOK)
 
     def fault(requests: list[Request]) -> str | None:

@@ -71,7 +71,7 @@ from volplane_hostpath.delete import (
 )
 from volplane_hostpath.dirfd import NotADirectory, closing, entry_exists, open_path
 from volplane_hostpath.disk_waits import DiskWaits
-from volplane_hostpath.errors import storage_errors
+from volplane_hostpath.errors import NO_SPACE, storage_errors
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Deadline, Locks
@@ -347,7 +347,12 @@ class HostPathBackend(BackendSpec):
             forget_marked(root, self._index, self._waits, marker, context)
             return True
         if on_delete == ARCHIVE:
-            self._expiry.note(archive_directory(root, marker))
+            try:
+                self._expiry.note(archive_directory(root, marker))
+            except OSError as error:
+                if error.errno in NO_SPACE:
+                    self._remove_archives(root, context)  # They give some back for the next call.
+                raise
         return delete_marked(root, self._index, self._waits, marker, context)
 
     def _path_to_scrub(self, root: Root, volume: VolumeIdentity, context: Context) -> str:
