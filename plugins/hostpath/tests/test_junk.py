@@ -44,3 +44,12 @@ def test_what_somebody_put_into_a_folder_of_the_driver_stops_nothing(
         reported = [record.getMessage() for record in caplog.records]
         site.listed()
     assert [record.getMessage() for record in caplog.records] == reported, "once"
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "link to nothing"])
+def test_what_has_the_name_of_a_lock_stops_nothing(site: Any, kind: str) -> None:
+    locks = site.root / ".volplane" / "locks"
+    for number in range(256):
+        KINDS[kind](locks / str(number))
+    site.delete(site.volume(site.provision()))
+    assert site.leftovers() == []

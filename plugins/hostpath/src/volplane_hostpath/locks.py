@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from volplane import Context, Unavailable
-from volplane_hostpath.errors import NO_SPACE
+from volplane_hostpath.errors import NO_FILE, NO_SPACE
 
 STRIPES = 256
 _LONGEST_CALL = 15.0
@@ -71,13 +71,13 @@ def thread_lock(lock: threading.Lock, timeout: float) -> Iterator[None]:
 def locked_file(name: str, directory: int, timeout: float) -> Iterator[int]:
     """Hold the lock on a file, which is made if missing; yields its descriptor.
 
-    What has no file yet shares the lock on the directory while there is no space for one.
+    What can have none, as there is no space for it or something else has its name, shares the lock on the directory.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         fd = os.open(name, flags, 0o600, dir_fd=directory)
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno not in NO_SPACE | NO_FILE:
             raise
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
