@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import pytest
 
-from volplane import ResourceExhausted
+from volplane import ResourceExhausted, Unavailable
 from volplane.directory import archived_volume, decode_fields, encode_fields
 from volplane_nfs import expiry
 from volplane_nfs.markers import VolumeMarker
@@ -133,3 +134,17 @@ def test_an_archive_of_a_volume_with_a_long_path_and_many_options_has_a_marker_t
     [container] = archives(model).children.values()
     assert len(container.children[b"marker"].data) < 4096
     assert decode_fields(container.children[b"marker"].data)["claim"] == "default/data"
+
+
+def test_a_dead_server_keeps_the_archives_of_no_other_one() -> None:
+    servers = {f"{name}.example.com": ModelServer() for name in ("dead", "alive")}
+    shares = ",".join(f"nfs://{host}/vol" for host in servers)
+    site = Site(shares, lambda address, seconds: servers[address.host].dial(address, seconds)).start()
+    for number in range(20):
+        put(servers["alive.example.com"], f"pvc-{number}@1.20260101T000000Z-0", time.time() - HOUR)
+    servers["dead.example.com"].restart()
+    servers["dead.example.com"].reachable = False
+    for _ in range(50):
+        with suppress(Unavailable):
+            site.probe()
+    assert not archives(servers["alive.example.com"]).children

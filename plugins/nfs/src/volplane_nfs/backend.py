@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -152,15 +153,17 @@ class NfsBackend(BackendSpec):
     def probe(self, request: ProbeRequest) -> Done:
         """Check that every share is ours and can be written, and that the D-Bus of Ganesha answers in mode export."""
         self._exports.probe()
-        for share in self._shares.all:
-            share.work("write", lambda handles, share=share: _write_something(share, handles))  # type: ignore[misc]
+        end = time.monotonic() + _CLEAR_SECONDS
+        # In any order: what is behind a server that does not answer has its turn too.
+        for share in random.sample(self._shares.all, len(self._shares.all)):
+            share.work("write", partial(_write_something, share))
             self._repair(share, request.context)
-            self._clear(share, request.context)
+            if time.monotonic() < end:
+                self._clear(share, request.context, end)
         return Done()
 
-    def _clear(self, share: Share, context: Context) -> None:
-        """Remove for a while what nobody waits for: the trash of no volume, and archives whose time is over."""
-        deadline = time.monotonic() + _CLEAR_SECONDS / len(self._shares.all)
+    def _clear(self, share: Share, context: Context, deadline: float) -> None:
+        """Remove what nobody waits for until the deadline: the trash of no volume, and archives whose time is over."""
 
         def step(handles: Handles) -> None:
             empty_leftovers(share, handles, context, deadline)
@@ -256,7 +259,7 @@ class NfsBackend(BackendSpec):
         except ResourceExhausted:
             # Of an archive, which takes a little space. What may go gives some back for the next call.
             with suppress(BackendError):
-                self._clear(share, request.context)
+                self._clear(share, request.context, time.monotonic() + _CLEAR_SECONDS)
             raise
         return Done() if finished else InProgress(retry_after=_AGAIN)
 
