@@ -184,9 +184,13 @@ def _reasons_in(node: ast.AST, places: Mapping[str, set[int]]) -> Iterator[str]:
 
 def object_names() -> list[str]:
     """Return the annotations, labels, finalizers and parameters that the core writes or reads, without its kits."""
-    paths = (path for path in CORE.rglob("*.py") if path.relative_to(CORE).parts[0] not in KITS)
-    trees = (ast.parse(path.read_text("utf-8")) for path in paths)
-    constants = (node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    paths = [path for path in CORE.rglob("*.*") if path.relative_to(CORE).parts[0] not in KITS]
+    trees = (ast.parse(path.read_text("utf-8")) for path in paths if path.suffix == ".py")
+    constants = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    for path in paths:
+        if path.suffix == ".yaml":
+            nodes = (token for token in yaml.scan(path.read_text("utf-8")) if isinstance(token, yaml.ScalarToken))
+            constants += [node.value for node in nodes]
     return sorted({text for text in constants if isinstance(text, str) and QUALIFIED_NAME.fullmatch(text)})
 
 

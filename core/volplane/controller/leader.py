@@ -48,7 +48,7 @@ def suspended() -> float:
 
     In whole tenths: what lies between two readings of clocks is no suspension. 0 where the system has no such clock.
     """
-    return int((_slept() - _SLEPT_BEFORE) * 10) / 10
+    return int((_slept() - _SLEPT_BEFORE) * 10 + 0.5) / 10
 
 
 @dataclass(kw_only=True, eq=False)
