@@ -25,9 +25,10 @@ from integration.stock_neighbours import StockCluster
 from volplane.cli.main import main
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
-from volplane.kube.kinds import CSI_NODES, NODES
+from volplane.kube.kinds import NODES
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server
 from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.objects import CSI_NODES
 from volplane_testing.disks import DiskDirectory
 from volplane_testing.qualification import SECTIONS, Plan, SectionStatus, SuiteReport, run_suite
 

@@ -53,7 +53,7 @@ STORAGE_CLASSES = Kind("storage.k8s.io/v1", "StorageClass", "storageclasses", Fa
 VOLUME_ATTRIBUTES_CLASSES = Kind(
     "storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", False, objects.VolumeAttributesClass
 )
-CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.CsiNode)
+CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, objects.KubeObject)
 CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, objects.CsiDriver)
 CAPACITIES = Kind("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities", True, objects.CsiStorageCapacity)
 ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)

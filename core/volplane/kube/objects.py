@@ -407,21 +407,6 @@ class Lease(KubeObject):
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
 
 
-class CsiNodeDriver(Fields):
-    name: str = ""
-    node_id: str = msgspec.field(default="", name="nodeID")
-    topology_keys: list[str] | None = None
-    allocatable: dict[str, int] | None = None
-
-
-class CsiNodeSpec(Fields):
-    drivers: list[CsiNodeDriver] | None = None
-
-
-class CsiNode(KubeObject):
-    spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
-
-
 class CsiDriverSpec(Fields):
     attach_required: bool = True
     node_allocatable_update_period_seconds: int | None = None

@@ -15,7 +15,6 @@ from volplane.kube.kinds import (
     CAPACITIES,
     CLAIMS,
     CSI_DRIVERS,
-    CSI_NODES,
     NODES,
     STORAGE_CLASSES,
     VOLUME_ATTRIBUTES_CLASSES,
@@ -25,7 +24,6 @@ from volplane.kube.names import PROVISIONED_BY
 from volplane.kube.objects import (
     Claim,
     CsiDriver,
-    CsiNode,
     CsiStorageCapacity,
     Node,
     StorageClass,
@@ -35,7 +33,17 @@ from volplane.kube.objects import (
 )
 from volplane.kube.reflector import Reflector
 from volplane.state.matching import place_of
-from volplane_embedded.objects import PODS, QUOTAS, Pod, ResourceQuota, claim_names, is_finished, needs_node
+from volplane_embedded.objects import (
+    CSI_NODES,
+    PODS,
+    QUOTAS,
+    CsiNode,
+    Pod,
+    ResourceQuota,
+    claim_names,
+    is_finished,
+    needs_node,
+)
 
 
 class Informers:

@@ -1,4 +1,4 @@
-"""Pods, ConfigMaps and conditions as the scheduler and the kubelet read them, fuller than the structs of the
+"""Pods, ConfigMaps, CSINodes and conditions as the scheduler and the kubelet read them, fuller than the structs of the
 controllers.
 
 Source: core/v1 of Kubernetes 1.36. Fields that are not listed (probes, ports, resources) are ignored.
@@ -182,10 +182,26 @@ class MeasuredClaim(KubeObject):
     status: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class CsiNodeDriver(Fields):
+    name: str = ""
+    node_id: str = msgspec.field(default="", name="nodeID")
+    topology_keys: list[str] | None = None
+    allocatable: dict[str, int] | None = None
+
+
+class CsiNodeSpec(Fields):
+    drivers: list[CsiNodeDriver] | None = None
+
+
+class CsiNode(KubeObject):
+    spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
+
+
 PODS = Kind("v1", "Pod", "pods", True, Pod)
 _SCHEDULER = "default-scheduler"
 QUOTAS = Kind("v1", "ResourceQuota", "resourcequotas", True, ResourceQuota)
 MEASURED_CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, MeasuredClaim)
+CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, CsiNode)
 CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", True, ConfigMap)
 
 

@@ -16,9 +16,9 @@ import msgspec
 
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.kinds import CSI_NODES
-from volplane.kube.objects import CsiNode, CsiNodeDriver, Node
+from volplane.kube.objects import Node
 from volplane_embedded.informers import Informers, unsubscribing
+from volplane_embedded.objects import CSI_NODES, CsiNode, CsiNodeDriver
 
 _LOG = logging.getLogger(__name__)
 

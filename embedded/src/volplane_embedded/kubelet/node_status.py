@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from volplane.errors import ApiConflict, ApiError, ApiNotFound
 from volplane.kube.client import JSON_PATCH, Client
-from volplane.kube.kinds import CSI_NODES, LEASES, NAMESPACES, NODES, Kind
+from volplane.kube.kinds import LEASES, NAMESPACES, NODES, Kind
 from volplane.kube.names import ATTACH_BY_CONTROLLER
 from volplane.kube.objects import Node
-from volplane_embedded.objects import PODS, Now, timestamp, with_condition
+from volplane_embedded.objects import CSI_NODES, PODS, Now, timestamp, with_condition
 
 _LOG = logging.getLogger(__name__)
 

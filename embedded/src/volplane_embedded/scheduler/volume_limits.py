@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from volplane.kube.objects import CsiNode, Volume, VolumeAttachment
+from volplane.kube.objects import Volume, VolumeAttachment
 from volplane.state.cluster_state import csi_parts, unique_name
 from volplane.state.matching import class_of_claim
-from volplane_embedded.objects import Pod, claim_names, is_finished
+from volplane_embedded.objects import CsiNode, Pod, claim_names, is_finished
 from volplane_embedded.scheduler.volume_binding import StorageState
 
 TOO_MANY = "node(s) exceed max volume count"

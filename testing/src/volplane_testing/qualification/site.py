@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from volplane.errors import ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, CSI_NODES, PODS, STORAGE_CLASSES, VOLUMES, Kind
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Kind
 from volplane.kube.objects import Claim, Pod, Volume
+from volplane_embedded.objects import CSI_NODES
 from volplane_testing.qualification.assets import Assets
 from volplane_testing.qualification.controllers import Controllers
 from volplane_testing.qualification.report import Facts, Failed

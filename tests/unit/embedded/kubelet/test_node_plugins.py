@@ -9,13 +9,13 @@ from random import Random
 from typing import Any
 
 from volplane.kube.client import Client
-from volplane.kube.kinds import CSI_NODES, NODES
-from volplane.kube.objects import CsiNodeDriver
+from volplane.kube.kinds import NODES
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.informers import Informers
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.kubelet.node_plugins import NodePlugin, PluginRegistration
 from volplane_embedded.kubelet.node_status import NodeRegistration
+from volplane_embedded.objects import CSI_NODES, CsiNodeDriver
 from volplane_testing.clock import now
 
 EBS = NodePlugin("ebs.csi.aws.com", ("topology.kubernetes.io/zone",), 25)

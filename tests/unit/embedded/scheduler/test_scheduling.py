@@ -11,18 +11,9 @@ import pytest
 
 from volplane.controller.actions import Patch, Settled, Wait
 from volplane.kube import names
-from volplane.kube.objects import (
-    Claim,
-    CsiDriver,
-    CsiNode,
-    CsiStorageCapacity,
-    Node,
-    StorageClass,
-    Volume,
-    VolumeAttachment,
-)
+from volplane.kube.objects import Claim, CsiDriver, CsiStorageCapacity, Node, StorageClass, Volume, VolumeAttachment
 from volplane.state.matching import place_of
-from volplane_embedded.objects import Pod, claim_names
+from volplane_embedded.objects import CsiNode, Pod, claim_names
 from volplane_embedded.scheduler.scheduling import Bind, Placement, SchedulerState, decide
 from volplane_embedded.scheduler.volume_binding import StorageState
 from volplane_embedded.scheduler.volume_limits import LimitState
