@@ -5,8 +5,6 @@ Values are exact; below a billionth they are rounded away from zero, as the orig
 field can hold counts as 10**4096, so that a text which the API server takes is always a number here.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from dataclasses import dataclass, field
@@ -45,11 +43,6 @@ class Quantity:
     def as_bytes(self) -> int:
         """Return the amount as a whole number, rounded up (away from zero when negative)."""
         return _round_away(self.nanos, 10**9)
-
-    def rounded(self, places: int) -> Quantity:
-        """Return the amount rounded away from zero to `places` decimal places (3: thousandths)."""
-        step = 10 ** (9 - places)
-        return Quantity(_round_away(self.nanos, step) * step, self.format)
 
     def __str__(self) -> str:
         """Return the canonical notation."""

@@ -59,7 +59,8 @@ def usage(claim: Json) -> dict[str, Quantity]:
     asked = ((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage")
     if asked is not None:
         allocated = (status.get("allocatedResources") or {}).get("storage", asked)
-        used[_STORAGE] = max(parse(asked), parse(allocated)).rounded(0)
+        size = max(parse(asked), parse(allocated))
+        used[_STORAGE] = Quantity(size.as_bytes() * 10**9, size.format)
     annotations = claim["metadata"].get("annotations") or {}
     name = annotations.get(_CLASS_ANNOTATION, claim["spec"].get("storageClassName"))
     if name:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from unit.embedded.apiserver.objects import BY_KIND, objects
 from volplane_embedded.apiserver.definitions import definition_of
 from volplane_embedded.apiserver.kinds import RESOURCES
+from volplane_embedded.apiserver.kinds.validation import canonical_resources
 from volplane_embedded.apiserver.resources import Resource
 from volplane_embedded.apiserver.schema import check
 from volplane_embedded.apiserver.tables import table
@@ -104,3 +105,9 @@ VALID: dict[str, dict[str, Any]] = {
     "VolumeAttachment": {"spec": {"attacher": "a.b", "nodeName": "n", "source": {"persistentVolumeName": "v"}}},
     "VolumeAttributesClass": {"driverName": "a.b", "parameters": {"iops": "5"}},
 }
+
+
+def test_amounts_of_resources_are_rounded_away_from_zero_to_thousandths() -> None:
+    owner = {"capacity": {"a": "1u", "b": "-1u", "c": "1.0001", "d": "1Gi"}}
+    canonical_resources(owner, "capacity")
+    assert owner == {"capacity": {"a": "1m", "b": "-1m", "c": "1001m", "d": "1Gi"}}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from volplane.kube.quantity import parse
+from volplane.kube.quantity import Quantity, parse
 from volplane_embedded.apiserver import names, object_meta
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.resources import Json
@@ -36,7 +36,9 @@ def canonical_resources(owner: Mapping[str, Any], *keys: str) -> None:
         amounts = owner.get(key)
         if amounts:
             for resource, amount in amounts.items():
-                amounts[resource] = str(parse(amount).rounded(3))
+                given = parse(amount)
+                thousandths = Quantity(given.nanos * 1000, given.format).as_bytes()
+                amounts[resource] = str(Quantity(thousandths * 10**6, given.format))
 
 
 def canonical_amounts(owner: Json, *keys: str) -> None:
