@@ -33,7 +33,9 @@ def place_each_try_anew(stack: ExitStack) -> None:
     """Ask for the place that the claim's node and class say now, whatever the record says."""
     request = operation.provision_request
 
-    def anew(claim: Claim, storage_class: Any, driver: Any, intent: Any, context: Any, *, nodes: Any, **more: Any) -> Any:
+    def anew(
+        claim: Claim, storage_class: Any, driver: Any, intent: Any, context: Any, *, nodes: Any, **more: Any
+    ) -> Any:
         node, keys = nodes.get(claim.annotation(names.SELECTED_NODE) or ""), driver.info.topology_keys
         if node is None or not keys:
             return request(claim, storage_class, driver, intent, context, nodes=nodes, **more)
