@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import volplane_testing
+from schedules import soaked
 from simulation.distributed_plants import DISTRIBUTED_PLANTS
 from simulation.planting import planted
 from simulation.recorded import CAUGHT_ON_NODES
@@ -30,7 +31,7 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
     assert caught.value.invariant == invariant
 
 
-@pytest.mark.parametrize("seed", sorted({seed for seed, _ in CAUGHT_ON_NODES.values()}))
+@pytest.mark.parametrize("seed", soaked(sorted({seed for seed, _ in CAUGHT_ON_NODES.values()}), few=10))
 def test_no_claim_has_two_assets_or_loses_one_and_all_is_well_at_the_end(seed: int) -> None:
     """So it is the bug that is caught, and nothing else."""
     volplane_testing.run(DistributedRun(seed).run())
