@@ -88,11 +88,9 @@ def why_unusable(error: OSError) -> str:
 
 
 _ADVICE: Final[Mapping[int, str]] = {
-    errno.EACCES: "give one that this user may use, or change its rights",
-    errno.EPERM: "give one that this user may use, or change its rights",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "give one that this user may use, or change its rights"),
     errno.EROFS: "give one on a file system that can be written",
-    errno.ENOSPC: "free some space there, or give one elsewhere",
-    errno.EDQUOT: "free some space there, or give one elsewhere",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space there, or give one elsewhere"),
     errno.ENOENT: "check its spelling, or make what is missing",
     errno.ENOTDIR: "a part of this path is a file; give one beneath directories",
     errno.EISDIR: "give a file",

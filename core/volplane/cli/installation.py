@@ -93,9 +93,8 @@ def documents(wanted: Installation) -> Iterator[Json]:
     ]
     deployment = _object("Deployment", namespace=namespace, replicas=wanted.replicas, checksum=checksum)
     central = [f"--controllers={wanted.option}", *arguments]
-    deployment["spec"]["template"]["spec"] |= _pod(
-        wanted, NAME, central, () if distributed else wanted.mounts, environment=None
-    )
+    mounted = () if distributed else wanted.mounts
+    deployment["spec"]["template"]["spec"] |= _pod(wanted, NAME, central, mounted, environment=None)
     yield deployment
     if distributed:
         # The process of a node runs the default controllers of such a process.
@@ -241,10 +240,8 @@ def node_policy(nodes: str, drivers: str) -> Iterator[Json]:
 
     nodes: their namespace. drivers: the names of the drivers on nodes, as a list in JSON.
     """
-    text = (
-        text_of("volplane.cli", "node_policy.yaml").replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}")
-    )
-    yield from yaml.safe_load_all(text)
+    text = text_of("volplane.cli", "node_policy.yaml")
+    yield from yaml.safe_load_all(text.replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}"))
 
 
 def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:
@@ -279,6 +276,5 @@ def _pod(wanted: Installation, account: str, arguments: list[str], mounts: Seque
 
 
 def _object(template: str, **values: Any) -> Json:
-    """Return an object of installation.yaml with these values."""
     made: Json = filled(data_of("volplane.cli", "installation.yaml")[template], values)
     return made

@@ -80,7 +80,6 @@ def load_drivers(
 def _begin(
     settings: DriverSettings, extensions: tuple[Extension, ...], plugins: PluginSource, *, on_nodes: bool
 ) -> PendingDriver:
-    """Start to make one driver, in a thread."""
     pending = PendingDriver(name=settings.name, backend=settings.backend, on_nodes=on_nodes)
 
     def make() -> None:
