@@ -65,7 +65,7 @@ class _AttachmentOperation:
             code = _GRPC_CODES.get(error.grpc_code)
             if progress.uncertain and code in _NOTHING_ATTACHED:
                 code = _GRPC_CODES["UNKNOWN"]  # The status is what the next process knows.
-            progress.failed(AttachmentFailure(self.hook, str(error), code))
+            progress.unreported = AttachmentFailure(self.hook, str(error), code)
             self.deps.queue("attacher").enqueue(run.key)  # The failure is written before the next try.
 
 
@@ -218,10 +218,9 @@ class AttacherHandlers:
         if new is None:
             return
         if old is not None and old.status != new.status:
-            known = progress.attachments.get(new.uid)
             error = new.status.detach_error if new.terminating else new.status.attach_error
-            if known.unreported is not None and error is not None and error.message:
-                known.reported()
+            if error is not None and error.message:
+                progress.attachments.get(new.uid).unreported = None
         self.attachments.enqueue(new.key)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:

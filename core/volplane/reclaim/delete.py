@@ -186,7 +186,7 @@ class VolumeOperation:
             text = f"{message}; next attempt in {deps.registry.next_delay(run, error):.3g} s"
             deps.recorder.record(warning(VOLUMES, volume, reason, text, same_as=message))
         if volume.name in deps.cluster.volumes:
-            progress.failed(message)
+            progress.unreported_failure = message
             # The failure is written before the next try.
             deps.queue("volumes").enqueue(volume.key)
 

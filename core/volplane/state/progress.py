@@ -193,9 +193,6 @@ class VolumeProgress(msgspec.Struct):
     def succeeded(self, step: VolumeStep) -> None:
         self.step, self.recycling, self.unreported_failure = step, False, ""
 
-    def failed(self, message: str) -> None:
-        self.unreported_failure = message
-
     def status_seen(self, message: str) -> None:
         if message == self.unreported_failure:
             self.unreported_failure = ""
@@ -285,16 +282,9 @@ class AttachmentProgress(msgspec.Struct):
         if isinstance(step, Attached):
             self.lost = False
 
-    def failed(self, failure: AttachmentFailure) -> None:
-        self.unreported = failure
-
     def missed(self) -> None:
         """Note that the backend does not show it as attached, though the status does."""
         self.step, self.lost = None, True
-
-    def reported(self) -> None:
-        """Note that the status shows what happened last."""
-        self.unreported = None
 
 
 class UnrecordedAttachment(msgspec.Struct, frozen=True):

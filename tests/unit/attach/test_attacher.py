@@ -115,7 +115,7 @@ def test_a_state_that_another_process_wrote_meanwhile_stays() -> None:
 def test_a_failure_is_shown_with_its_time_and_then_tried_again() -> None:
     subject = recorded()
     state = world(subject, *bound(), node())
-    state.progress.attachments.track(subject.uid).failed(AttachmentFailure("attach", "é" * 800, 8))
+    state.progress.attachments.track(subject.uid).unreported = AttachmentFailure("attach", "é" * 800, 8)
     error = status(decide_attachment(subject.key, state, LiveReads()))["attachError"]
     assert (error["time"], error["errorCode"]) == ("2026-01-01T00:00:00Z", 8)
     assert len(error["message"].encode()) <= 1024

@@ -205,7 +205,7 @@ def test_whether_a_deletion_in_several_steps_may_go_on_is_asked_right_before_eac
 def test_a_failure_is_written_on_the_volume_before_the_next_try(*, binder: bool) -> None:
     item = released()
     made = state_with(drivers=(DISK,), binder=binder)
-    made.progress.volumes.track(item.uid).failed("the disk is busy")
+    made.progress.volumes.track(item.uid).unreported_failure = "the disk is busy"
     action = decided(item, made)
     if not binder:
         assert isinstance(action, Run)

@@ -83,7 +83,7 @@ def test_the_backend_is_called_again_when_it_is_due(due: float) -> None:
 def test_a_failure_is_shown_once_before_the_next_call() -> None:
     item = dirty()
     made = state(item)
-    made.progress.volumes.track("uid-v").failed("Recycle failed: busy")
+    made.progress.volumes.track("uid-v").unreported_failure = "Recycle failed: busy"
     assert decide_recycle(item, made, LiveReads()) == failed(item, "Recycle failed: busy")
     assert decide_recycle(with_status(item, "Recycle failed: busy"), made, LiveReads()) == RECYCLE
 

@@ -423,7 +423,7 @@ def test_outcomes_of_what_is_gone_are_forgotten() -> None:
     bench = Bench()
     item, made = volume(), claim()
     put(bench.world, item, made)
-    bench.world.progress.volumes.track(item.uid).failed("broken")
+    bench.world.progress.volumes.track(item.uid).unreported_failure = "broken"
     bench.world.progress.claims.track(made.uid).attempted = 1.0
     bench.delete(item)
     bench.delete(made)

@@ -163,16 +163,6 @@ VOLUMES: dict[str, tuple[VolumeProgress, Callable[[VolumeProgress], object], Vol
         lambda p: p.succeeded(BackendErased()),
         Volume(step=BackendErased()),
     ),
-    "a hook fails": (
-        Volume(step=Deleting(JOB, 5.0)),
-        lambda p: p.failed("disk on fire"),
-        Volume(step=Deleting(JOB, 5.0), **FAILED),
-    ),
-    "a hook fails again": (
-        Volume(**FAILED),
-        lambda p: p.failed("disk on fire"),
-        Volume(**FAILED),
-    ),
     "the status shows the failure": (
         Volume(**FAILED),
         lambda p: p.status_seen("disk on fire"),
@@ -200,7 +190,7 @@ def test_a_transition_of_a_volume(row: str) -> None:
 
 def test_a_failure_is_to_be_reported_until_the_status_shows_it() -> None:
     progress = VolumeProgress()
-    progress.failed("disk on fire")
+    progress.unreported_failure = "disk on fire"
     assert progress.unreported_failure == "disk on fire"
     progress.status_seen("disk on fire")
     assert progress.unreported_failure == ""
@@ -209,7 +199,7 @@ def test_a_failure_is_to_be_reported_until_the_status_shows_it() -> None:
 def test_what_is_not_tracked_reads_as_nothing_and_is_not_kept() -> None:
     progress = Progress()
     progress.claims.get("c").reached(Full())
-    progress.volumes.get("v").failed("disk on fire")
+    progress.volumes.get("v").unreported_failure = "disk on fire"
     assert (progress.claims.get("c"), progress.volumes.get("v")) == (ClaimProgress(), VolumeProgress())
     assert len(progress) == 0
 
@@ -218,7 +208,7 @@ def test_what_is_tracked_is_kept_until_it_is_forgotten() -> None:
     progress = Progress()
     record = progress.claims.track("c")
     record.reached(Full())
-    progress.volumes.track("v").failed("disk on fire")
+    progress.volumes.track("v").unreported_failure = "disk on fire"
     assert progress.claims.track("c") is record
     assert progress.claims.get("c").step == Full()
     assert progress.volumes.get("v").unreported_failure == "disk on fire"
