@@ -33,15 +33,14 @@ def place_each_try_anew(stack: ExitStack) -> None:
     """Ask for the place that the claim's node and class say now, whatever the record says."""
     request = operation.provision_request
 
-    def anew(
-        claim: Claim, storage_class: Any, driver: Any, intent: Any, context: Any, *, nodes: Any, **more: Any
-    ) -> Any:
-        node, keys = nodes.get(claim.annotation(names.SELECTED_NODE) or ""), driver.info.topology_keys
+    def anew(claim: Claim, storage_class: Any, driver: Any, intent: Any, context: Any, **more: Any) -> Any:
+        node = more["places"].nodes.get(claim.annotation(names.SELECTED_NODE) or "")
+        keys = driver.info.topology_keys
         if node is None or not keys:
-            return request(claim, storage_class, driver, intent, context, nodes=nodes, **more)
+            return request(claim, storage_class, driver, intent, context, **more)
         labels = node.metadata.labels or {}
         placed = msgspec.structs.replace(intent, segment={key: labels[key] for key in keys})
-        return request(claim, storage_class, driver, placed, context, nodes=nodes, **more)
+        return request(claim, storage_class, driver, placed, context, **more)
 
     replace(stack, operation, "provision_request", anew)
 

@@ -50,7 +50,7 @@ class _ChangeOperation:
     async def _change(self, run: Run, driver: DriverView) -> None:
         """Call the hook and keep its answer. An error becomes an event; one that proves the target impossible stays."""
         deps = self.deps
-        claim = await deps.live_claim(run.key)
+        claim = await deps.client.refresh(deps.cluster.claims, run.key)
         # The claim may have been deleted, or made again, since the decision.
         if claim is None or claim.uid != run.uid or claim.terminating or not claim.spec.volume_name:
             raise deps.not_justified()

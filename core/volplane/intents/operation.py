@@ -8,6 +8,7 @@ again when the operation ends.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -18,13 +19,14 @@ from volplane._delays import LIVE_STATE_FORBIDS, LONG_CALL
 from volplane.assets import Asset, InProgress
 from volplane.controller.actions import Queue, Recorder, Run, warning
 from volplane.controller.controller import Work
+from volplane.controller.logs import traceparent
 from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import DriverView, LoadedDrivers
 from volplane.drivers.registry import DriverRegistry
 from volplane.errors import BackendError, OperationError, OutcomeUnknown
 from volplane.intents.ownership import claim_elsewhere, held_by_another, volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, holds_asset, presumed_intent
-from volplane.intents.requests import asset_identity, context_of, owner_of_claim, provision_request
+from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
@@ -32,7 +34,7 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.operations.operation import Again
 from volplane.operations.registry import OperationRegistry
 from volplane.requests import Context, DeleteRequest, FindRequest, HookRequest
-from volplane.state.cluster_state import ClusterState, NodePlaces
+from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
 from volplane.state.progress import ClaimProgress, Discarded, Discarding, LongCall, Made, Pending
@@ -60,7 +62,6 @@ class OperationDeps:
     """What the controllers of every duty and their operations work with."""
 
     cluster: ClusterState
-    nodes: NodePlaces
     client: Client
     """Writes only while the lease lasts."""
     reads: Client
@@ -102,9 +103,6 @@ class OperationDeps:
         """Return the volume as the server has it now, and put it into the cache."""
         return await self.client.refresh(self.cluster.volumes, name)
 
-    async def live_claim(self, key: str) -> Claim | None:
-        return await self.client.refresh(self.cluster.claims, key)
-
     async def released_volume(
         self, volume: Volume, *, writes_phase: bool, answered: float = -math.inf
     ) -> Volume | None:
@@ -127,7 +125,7 @@ class OperationDeps:
             return live if settled or not live.terminating else None
         if self.cluster.claims.gone(reference.uid):
             return live  # A claim that has its name now is another one.
-        claim = await self.live_claim(reference.key)
+        claim = await self.client.refresh(self.cluster.claims, reference.key)
         if claim is None:
             return live  # The server says that the claim is gone; a cache does not prove it.
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
@@ -137,14 +135,17 @@ class OperationDeps:
     # Hooks.
 
     def context(self, driver: DriverView, generation: int = 1, state: Mapping[str, Any] | None = None) -> Context:
-        """Return the context of a hook call that the running operation makes."""
-        return context_of(
-            driver,
-            self.cluster.cluster_id,
+        """Return what a call of the driver's hooks carries besides its demand."""
+        return Context(
+            driver=driver.name,
+            cluster_id=self.cluster.cluster_id,
             generation=generation,
             attempt=self.registry.attempt(),
-            state=state,
+            state=dict(state or {}),
             fence=self.cluster.fence(),
+            # One for each driver, as loggers are kept for ever. The fields of each message name what is worked on.
+            log=logging.getLogger(f"volplane.driver.{driver.name}"),
+            traceparent=traceparent(),
         )
 
     async def find(self, claim: Claim, intent: ClaimIntent, driver: DriverView) -> Asset | None:
@@ -183,7 +184,7 @@ class DiscardOperation:
         return lambda: discard(claim, driver, progress)
 
     async def _discard(self, claim: Claim, driver: DriverView, progress: ClaimProgress) -> None:
-        live = await self.deps.live_claim(claim.key)
+        live = await self.deps.client.refresh(self.deps.cluster.claims, claim.key)
         if live is not None and live.uid != claim.uid:
             live = None
         sealer, text = self.deps.cluster.sealer, (live or claim).annotation(names.INTENT)
@@ -299,7 +300,7 @@ class DiscardOperation:
             # was made for another demand, `provision` raises AlreadyExists.
             storage_class = StorageClass(metadata=storage_class.metadata, provisioner=driver.name)
         context = self.deps.context(driver, intent.generation, intent.state)
-        request = provision_request(claim, storage_class, driver, intent, context, nodes=self.deps.nodes)
+        request = provision_request(claim, storage_class, driver, intent, context, places=self.deps.cluster.places)
         try:
             result = await self.deps.hooks.call(driver, request)
         except BackendError as error:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice, product
 from math import prod
-from typing import Any
 
 import msgspec
 
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
-from volplane.controller.logs import traceparent
 from volplane.drivers.driver import DriverView
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
@@ -27,29 +24,6 @@ MOST_SEGMENTS = 10_000
 """Of a class: a few keys with many values each would stand for more than memory holds."""
 NAME_PREFIX = "pvc-"
 _ACCESS_MODES = frozenset(AccessMode)
-
-
-def context_of(
-    driver: DriverView,
-    cluster_id: str,
-    *,
-    generation: int = 1,
-    attempt: int = 1,
-    state: Mapping[str, Any] | None = None,
-    fence: str = "",
-) -> Context:
-    """Return what a call of the driver's hooks carries besides its demand."""
-    return Context(
-        driver=driver.name,
-        cluster_id=cluster_id,
-        generation=generation,
-        attempt=attempt,
-        state=dict(state or {}),
-        fence=fence,
-        # One for each driver, as loggers are kept for ever. The fields of each message name what is worked on.
-        log=logging.getLogger(f"volplane.driver.{driver.name}"),
-        traceparent=traceparent(),
-    )
 
 
 def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
@@ -99,7 +73,7 @@ def provision_request(
     intent: ClaimIntent,
     context: Context,
     *,
-    nodes: NodePlaces,
+    places: NodePlaces,
     mutable: Mapping[str, str] | None = None,
 ) -> ProvisionRequest:
     """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused.
@@ -126,8 +100,8 @@ def provision_request(
         mutable_parameters=dict(mutable or {}),
         segment=intent.segment or None,
         allowed_segments=allowed_segments(storage_class),
-        node_segments=nodes.segments(driver.info.topology_keys),
-        selected_node=node_identity(nodes.get(selected) if selected else None),
+        node_segments=places.segments(driver.info.topology_keys),
+        selected_node=node_identity(places.nodes.get(selected) if selected else None),
         mount_options=tuple(storage_class.mount_options or ()),
     )
 

@@ -21,7 +21,7 @@ from volplane.controller.actions import warning
 from volplane.drivers.driver import DriverView
 from volplane.errors import VolplaneError
 from volplane.intents.operation import OperationDeps
-from volplane.intents.requests import context_of, segments_of, volume_identity
+from volplane.intents.requests import segments_of, volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
@@ -236,7 +236,7 @@ class LeakCheck:
         identity = volume_identity(volume, self._cluster.cluster_id)
         if not driver.supports("find") or identity.owner is None:
             return False
-        context = context_of(driver, self._cluster.cluster_id, generation=identity.owner.generation)
+        context = self._deps.context(driver, identity.owner.generation)
         place = next(iter(identity.node_affinity), None)
         question = FindRequest(context=context, name=volume.name, owner=identity.owner, segment=place)
         with suppress(VolplaneError):

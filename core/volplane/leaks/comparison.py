@@ -19,7 +19,6 @@ from volplane.assets import ListedAsset, Ownership, VolumeSource
 from volplane.drivers.driver import DriverView
 from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
-from volplane.intents.requests import context_of
 from volplane.kube import names
 from volplane.kube.answers import Listing
 from volplane.kube.client import Client
@@ -264,7 +263,7 @@ class Observations:
 
 async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:
     """Yield every asset in the driver's reach. After a BackendError or PluginError the list is incomplete."""
-    context = context_of(driver, deps.cluster.cluster_id)
+    context = deps.context(driver)
     seen: set[str] = set()
     token: str | None = None
     while True:

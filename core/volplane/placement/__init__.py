@@ -37,7 +37,7 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         subscribe=handlers.subscribe,
         resync=cluster.claims.keys,
         of_driver=handlers.claims_of_driver,
-        flow=cluster.flow_of_claim,
+        flow=cluster.flow_of,
         measure=lambda metrics: metrics.lost.show(state.count_lost()),
     )
     yield Controller(

@@ -29,7 +29,7 @@ from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, S
 from volplane.kube.quantity import format_bytes
 from volplane.placement.recognise import own_node_differs
 from volplane.requests import CapacityRequest
-from volplane.state.cluster_state import ClusterState, NodePlaces
+from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import node_hash
 
@@ -58,10 +58,6 @@ class CapacityState:
     items: dict[str, Item] = field(default_factory=dict)
     measured: dict[str, tuple[Capacity, float]] = field(default_factory=dict)
     """What the driver answered for each of `items`, and the loop time of the answer."""
-    _nodes: NodePlaces = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._nodes = NodePlaces(self.cluster.nodes)
 
     def subscribe(self) -> None:
         self.cluster.classes.subscribe(lambda _old, _new: self._plan())
@@ -121,7 +117,7 @@ class CapacityState:
         """Take up what is to be published: the places are those where nodes are; of a process of one node, its own."""
         items = {}
         for driver in self.drivers():
-            segments = [tuple(sorted(each.items())) for each in self._nodes.segments(driver.info.topology_keys)]
+            segments = [tuple(sorted(each.items())) for each in self.cluster.places.segments(driver.info.topology_keys)]
             for storage_class in self.cluster.classes.values():
                 for segment in segments if storage_class.provisioner == driver.name else ():
                     text = msgspec.json.encode([driver.name, storage_class.name, segment])

@@ -34,7 +34,7 @@ from volplane.process import duties
 from volplane.process.control_plane import ControlPlane
 from volplane.process.measuring import MeasuredHooks
 from volplane.roles.node import selectors
-from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState, NodePlaces
+from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState
 from volplane.state.records import Sealer
 
 _WORKERS = 64
@@ -116,7 +116,6 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
     queues: defaultdict[str, LateQueue] = defaultdict(LateQueue)
     deps = OperationDeps(
         cluster=cluster,
-        nodes=NodePlaces(cluster.nodes),
         client=client,
         reads=parts.client,
         drivers=drivers,

@@ -61,8 +61,8 @@ class ProvisionOperation:
             named = claim.spec.volume_attributes_class_name
             attributes = await _read_attributes(named, driver, self.deps) if named else None
             mutable = attributes.parameters if attributes is not None else None
-            nodes = self.deps.nodes
-            request = provision_request(claim, storage_class, driver, intent, context, nodes=nodes, mutable=mutable)
+            places = self.deps.cluster.places
+            request = provision_request(claim, storage_class, driver, intent, context, places=places, mutable=mutable)
             await self._validate(driver, request)
             if self.deps.cluster.node_name and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)

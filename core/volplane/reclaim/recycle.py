@@ -477,7 +477,7 @@ class RecycleOperation(VolumeOperation):
         reference = live.spec.claim_ref if not on_node else None
         if reference is not None and reference.namespace:
             # A live list of the pods that use the claim it was released from: a cache may lack them.
-            successor = await deps.live_claim(reference.key)
+            successor = await deps.client.refresh(deps.cluster.claims, reference.key)
             listing = await deps.client.list(PODS, namespace=reference.namespace)
             users = users_of_former((pod for pod in listing.items if reference.key in claims_of_pod(pod)), successor)
             if users := [*users, *listing.unreadable]:  # What a pod uses that does not decode is unknown.

@@ -79,7 +79,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             *(claim.key for claim in cluster.claims.values() if claim.has_finalizer(PROVISIONING_FINALIZER)),
             *cluster.progress.vanished,
         ),
-        flow=cluster.flow_of_claim,
+        flow=cluster.flow_of,
         predicate=decided.claim_may_act,
     )
     yield Controller(
@@ -92,7 +92,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         of_driver=lambda name: tuple(
             volume.key for volume in cluster.volumes.values() if volume.annotation(PROVISIONED_BY) in (None, name)
         ),
-        flow=cluster.flow_of_volume,
+        flow=cluster.flow_of,
         predicate=decided.volume_may_act,
     )
 

@@ -102,8 +102,10 @@ class ClusterState:
     waiting: WaitingClaims = field(default_factory=WaitingClaims)
     overlaps: Overlaps = field(default_factory=Overlaps)
     record_conflicts: RecordConflicts = field(init=False)
+    places: NodePlaces = field(init=False)
 
     def __post_init__(self) -> None:
+        self.places = NodePlaces(self.nodes)
         # Through this object: a test may give it another term.
         self.record_conflicts = RecordConflicts(
             sealer=self.sealer,
@@ -171,14 +173,10 @@ class ClusterState:
         except ValueError:
             return 0.0
 
-    def flow_of_claim(self, key: str) -> str:
-        """Return the flow of the claim's key in its queue: its class. Failing ones do not delay other classes."""
-        claim = self.claims.get(key)
-        return class_of_claim(claim) or "" if claim is not None else ""
-
-    def flow_of_volume(self, key: str) -> str:
-        volume = self.volumes.get(key)
-        return class_of_claim(volume) or "" if volume is not None else ""
+    def flow_of(self, key: str) -> str:
+        """Return the flow of a claim's or volume's key in its queue, its class: failing ones do not delay others."""
+        item = self.claims.get(key) or self.volumes.get(key)
+        return class_of_claim(item) or "" if item is not None else ""
 
     def flow_of_attachment(self, key: str) -> str:
         """Return the flow of the attachment's key in its queue: many detaches delay no attach."""
@@ -269,12 +267,9 @@ class NodePlaces:
     """Follows a cache of nodes. The places are computed again only after the labels of a node have changed."""
 
     def __init__(self, nodes: Cache[Node]) -> None:
-        self._nodes = nodes
+        self.nodes = nodes
         self._known: dict[tuple[str, ...], tuple[Segment, ...]] = {}
         nodes.subscribe(self._changed)
-
-    def get(self, name: str) -> Node | None:
-        return self._nodes.get(name)
 
     def segments(self, keys: Sequence[str]) -> tuple[Segment, ...]:
         """Return the places of nodes by labels with these keys, each once, in order. Nodes may have none."""
@@ -282,7 +277,7 @@ class NodePlaces:
             return ()
         asked = tuple(keys)
         if asked not in self._known:
-            labels = [node.metadata.labels or {} for node in self._nodes.values()]
+            labels = [node.metadata.labels or {} for node in self.nodes.values()]
             places = {tuple(each[key] for key in asked) for each in labels if all(key in each for key in asked)}
             self._known[asked] = tuple(dict(zip(asked, place, strict=True)) for place in sorted(places))
         return self._known[asked]
