@@ -29,6 +29,7 @@ from volplane.attach.desired import (
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import DriverLookup, driver_named, driver_of
+from volplane.intents.record import write_record
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
@@ -226,7 +227,7 @@ def _detach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
         return lookup.next or _cannot(attachment, "detach", f"{lookup.reason}; {by_hand}", cluster)
     # What is detached must be on record before the volume, which says it now, may go.
     if attachment_intent_of(attachment) != record:
-        return _write_record(attachment, record, why="record what is detached")
+        return write_record(ATTACHMENTS, attachment, record, why="record what is detached")
     if not lookup.driver.info.attach_required:
         return _detached(attachment)  # Its driver does not attach any more: nothing is left at the node.
     return _go_on("detach", attachment, record, cluster)
@@ -268,16 +269,11 @@ def _go_on(
         resume = step.resume(record.state if record.hook == verb else None, cluster.monotonic())
         if resume.write:
             kept = replace(record, hook=verb, state=dict(step.state))
-            return _write_record(attachment, kept, why="keep the driver's state")
+            return write_record(ATTACHMENTS, attachment, kept, why="keep the driver's state")
         if resume.seconds:
             return Wait(reason=f'driver "{record.driver}" is {verb}ing it', seconds=resume.seconds)
     name, uid, group, held = attachment.name, attachment.uid, f"{verb} {node}", node if record.shared else ""
     return Run(verb=verb, key=name, uid=uid, driver=record.driver, asset=record.asset, node=held, group=group)
-
-
-def _write_record(attachment: VolumeAttachment, record: AttachmentIntent, *, why: str) -> Patch:
-    body = {"metadata": {"annotations": {names.INTENT: write_intent(record)}}}
-    return Patch(kind=ATTACHMENTS, target=attachment, body=body, why=why)
 
 
 def _cannot(attachment: VolumeAttachment, hook: str, why: str, cluster: ClusterState) -> Action:

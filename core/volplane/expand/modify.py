@@ -19,6 +19,7 @@ from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Q
 from volplane.drivers.driver import DriverView
 from volplane.expand import resize
 from volplane.intents.ownership import driver_of, run_on_asset
+from volplane.intents.record import write_record
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, ModifyVolumeStatus, Volume, VolumeAttributesClass
@@ -135,7 +136,7 @@ def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
         known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))
         if known is not None and known.former:
             return _record_applied(volume, known.former[-1], known.former[:-1])
-        return resize.record_change(volume, names.MODIFICATION, None, why="no change goes on")
+        return write_record(VOLUMES, volume, None, annotation=names.MODIFICATION, why="no change goes on")
     target = _tried(claim).target_volume_attributes_class_name
     event = EventRecord(CLAIMS, claim, "Normal", "VolumeModifyCancelled", f"no change to {target} any more")
     return _status_patch(claim, {"modifyVolumeStatus": None}, "", cluster, event, why="another class is not wanted")
@@ -169,7 +170,8 @@ def _towards(wanted: str, claim: Claim, volume: Volume, driver: DriverView, clus
 
 def _record_applied(volume: Volume, target: str, former: tuple[str, ...]) -> Patch:
     intent = ChangeIntent(v=INTENT_VERSION, target=target, state={}, former=former)
-    return resize.record_change(volume, names.MODIFICATION, intent, why=f"class {target} may have been applied")
+    why = f"class {target} may have been applied"
+    return write_record(VOLUMES, volume, intent, annotation=names.MODIFICATION, why=why)
 
 
 def _former(volume: Volume, target: str) -> tuple[str, ...]:

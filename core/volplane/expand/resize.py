@@ -18,6 +18,7 @@ from volplane.assets import VolumeMode
 from volplane.controller.actions import Action, EventRecord, Patch, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_of, run_on_asset
+from volplane.intents.record import write_record
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
@@ -25,7 +26,7 @@ from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of, held_by, mode_of, refers_to, request_of, too_large
 from volplane.state.progress import Changed, Changing, Refused, Untouched
-from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent, write_intent
+from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent
 
 EXPAND: Final = "expand"
 IN_PROGRESS: Final = "ControllerResizeInProgress"
@@ -272,12 +273,6 @@ def bound_volume(claim: Claim, cluster: ClusterState) -> Volume | None:
     return None if volume is None or volume.terminating or not refers_to(volume, claim) else volume
 
 
-def record_change(volume: Volume, annotation: str, intent: ChangeIntent | None, *, why: str) -> Patch:
-    """Write on the volume how far a change is; None: no change goes on any more."""
-    text = write_intent(intent) if intent is not None else None
-    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"annotations": {annotation: text}}}, why=why)
-
-
 def resume_change(
     step: Changing, volume: Volume, annotation: str, cluster: ClusterState, *, doing: str, former: tuple[str, ...] = ()
 ) -> Action | None:
@@ -288,7 +283,7 @@ def resume_change(
     resume = step.resume(recorded_state(volume.annotation(annotation), step.target), cluster.monotonic())
     if resume.write:
         kept = ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state), former=former)
-        return record_change(volume, annotation, kept, why="keep the driver's state")
+        return write_record(VOLUMES, volume, kept, annotation=annotation, why="keep the driver's state")
     return Wait(reason=doing, seconds=resume.seconds) if resume.seconds else None
 
 

@@ -34,7 +34,7 @@ from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, LEASES, VOLUMES, Kind
 from volplane.kube.leases import fence_of
-from volplane.kube.objects import Claim, Lease, StorageClass, Volume
+from volplane.kube.objects import Claim, Lease, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import generation_of, volume_name_of
@@ -43,10 +43,12 @@ from volplane.state.records import (
     INTENT_VERSION,
     TAKEOVER_GRACE,
     ClaimIntent,
+    Intent,
     RecordConflict,
     RecycleIntent,
     Sealer,
     named_in_record,
+    write_intent,
 )
 
 # --- the place ----------------------------------------------------------------------------------------------------
@@ -144,6 +146,22 @@ def record_intent(
     if not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
         metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
     return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why=why)
+
+
+def write_record(
+    kind: Kind[Any],
+    item: Volume | VolumeAttachment,
+    intent: Intent | None,
+    *,
+    why: str,
+    annotation: str = names.INTENT,
+    spec: Mapping[str, Any] | None = None,
+    events: tuple[EventRecord, ...] = (),
+) -> Patch:
+    """Return the write of a record that needs no seal, with None of its end, and of these fields of the spec."""
+    metadata = {"annotations": {annotation: None if intent is None else write_intent(intent)}}
+    body: dict[str, Any] = {"metadata": metadata} if spec is None else {"metadata": metadata, "spec": spec}
+    return Patch(kind=kind, target=item, body=body, why=why, events=events)
 
 
 def settled_metadata(claim: Claim) -> dict[str, Any]:

@@ -20,11 +20,12 @@ from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, VolumeInUse
 from volplane.intents import ownership
 from volplane.intents.operation import OperationDeps
+from volplane.intents.record import write_record
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
-from volplane.reclaim.scrub_claim import held_for_scrub, record
+from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.requests import DeleteRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import reclaim_finalizer
@@ -143,7 +144,7 @@ def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clus
     # On the volume, another process finds it: it goes on with the same job.
     if resume.write:
         kept = DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state))
-        return record(volume, kept, why="keep the driver's state")
+        return write_record(VOLUMES, volume, kept, why="keep the driver's state")
     if resume.seconds:
         return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=resume.seconds)
     return ownership.run_on_asset("delete", volume, driver)

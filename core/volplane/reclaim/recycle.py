@@ -22,13 +22,13 @@ from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.errors import BackendError, OutcomeUnknown
 from volplane.intents.ownership import NO_PLUGIN, driver_of, home_of, run_on_asset, shared_with
-from volplane.intents.record import not_leading, scrub_conflict
+from volplane.intents.record import not_leading, scrub_conflict, write_record
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
 from volplane.reclaim.delete import Terms, VolumeOperation, failed, report_failure
-from volplane.reclaim.scrub_claim import claim_lost, give_back, hold, record, released_from, scrub_key, sealed_uid
+from volplane.reclaim.scrub_claim import claim_lost, give_back, hold, released_from, scrub_key, sealed_uid
 from volplane.reclaim.scrub_pod import (
     LONGEST_FAILURE,
     SCRUB_GATE,
@@ -102,7 +102,7 @@ def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Ac
         return step
     if intent is not None and (step := give_back(volume, intent, cluster, reads)) is not None:
         return step
-    return record(volume, None, why="the scrub is abandoned")
+    return write_record(VOLUMES, volume, None, why="the scrub is abandoned")
 
 
 def recycles(volume: Volume) -> bool:
@@ -224,7 +224,7 @@ def _by_record(
     if intent is None or intent.claim != claim_uid:
         installation = cluster.sealer.installation
         fresh = RecycleIntent(v=INTENT_VERSION, claim=claim_uid, fence=cluster.fence(), installation=installation)
-        return record(volume, fresh, why="declare the intent to scrub")
+        return write_record(VOLUMES, volume, fresh, why="declare the intent to scrub")
     return Scrub(volume, intent, driver, cluster, reads, terms).next_step()
 
 
@@ -272,7 +272,7 @@ class Scrub:
         return self._create_pod(ScrubPlan(None)) if intent.held_by else self.ask_backend()
 
     def note(self, why: str, *, events: tuple[EventRecord, ...] = (), **changes: Any) -> Patch:
-        return record(self.volume, replace(self.intent, **changes), why=why, events=events)
+        return write_record(VOLUMES, self.volume, replace(self.intent, **changes), why=why, events=events)
 
     def _by_its_node(self) -> Action:
         """Return the next action where the process of its node has the storage: let it say how it is erased."""
@@ -439,7 +439,7 @@ class Scrub:
             released=intent.released,
             installation=cluster.sealer.installation,
         )
-        return record(volume, fresh, why=f"attempt {fresh.attempt}")
+        return write_record(VOLUMES, volume, fresh, why=f"attempt {fresh.attempt}")
 
     def _release(self) -> Action:
         """Offer the erased volume: remove the pod, then the scrub's claim, then reference and intent in one write."""

@@ -7,13 +7,13 @@ is offered again, or the scrub is given up. The volume is never free meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Wait, warning
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Read, Wait, warning
+from volplane.intents.record import write_record
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, ObjectReference, Volume
@@ -21,7 +21,7 @@ from volplane.reclaim.scrub_pod import SEAL, pod_name
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, mode_of
 from volplane.state.naming import volume_source
-from volplane.state.records import DeleteIntent, RecycleIntent, Sealer, recycle_intent_of, write_intent
+from volplane.state.records import RecycleIntent, Sealer, recycle_intent_of
 
 
 def held_for_scrub(volume: Volume) -> bool:
@@ -68,7 +68,7 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
     # Its pods could read the volume.
     if not _is_ours(claim, volume, cluster.sealer):
         failed = f"claim {key} was not made by volplane and has the name of the scrub's; delete it"
-        return record(volume, replace(intent, failed=failed), why="the scrub failed")
+        return write_record(VOLUMES, volume, replace(intent, failed=failed), why="the scrub failed")
     # The volume may be bound to a living claim by now, unlike in the cache.
     if not reads.has(VOLUMES, volume.key):
         return Read(VOLUMES, volume.key, why="is it still ours to scrub?")
@@ -76,7 +76,7 @@ def hold(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: Li
     kept = replace(intent, held_by=claim.uid, released=reference.key if reference is not None else "")
     wanted = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace, "name": claim.name}
     spec = {"claimRef": {**wanted, "uid": claim.uid, "resourceVersion": None}}
-    return record(volume, kept, why=f"hold it by claim {key}", spec=spec)
+    return write_record(VOLUMES, volume, kept, why=f"hold it by claim {key}", spec=spec)
 
 
 def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> str:
@@ -118,21 +118,7 @@ def _restore(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads
     former = _former(intent)
     reference = {"namespace": former.namespace, "name": former.name, "uid": former.uid, "resourceVersion": None}
     spec = {"claimRef": reference if former.name else None}
-    return record(volume, replace(intent, held_by="", released="", pod=""), why=why, spec=spec)
-
-
-def record(
-    volume: Volume,
-    intent: RecycleIntent | DeleteIntent | None,
-    *,
-    why: str,
-    spec: Mapping[str, Any] | None = None,
-    events: tuple[EventRecord, ...] = (),
-) -> Patch:
-    """Return the write of the intent, with None of its end, and of these fields of the volume's spec."""
-    metadata = {"annotations": {names.INTENT: None if intent is None else write_intent(intent)}}
-    body: dict[str, Any] = {"metadata": metadata} if spec is None else {"metadata": metadata, "spec": spec}
-    return Patch(kind=VOLUMES, target=volume, body=body, why=why, events=events)
+    return write_record(VOLUMES, volume, replace(intent, held_by="", released="", pod=""), why=why, spec=spec)
 
 
 def sealed_uid(claim: Claim, sealer: Sealer) -> str:
