@@ -283,12 +283,13 @@ class DriverQueue:
         self._pump()
 
     def _pump(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         while self._waiting and self._running < self._limits.concurrency:
             if self._bucket is not None:
                 now = self._loop.time()
                 if (wait := self._bucket.wait(now)) > 0:
-                    if self._timer is None:
-                        self._timer = self._loop.call_later(wait, self._refilled)
+                    self._timer = self._loop.call_later(wait, self._pump)
                     return
                 self._bucket.take(now)
             self._running += 1
@@ -297,10 +298,6 @@ class DriverQueue:
             if same:
                 self._waiting[verb] = same
             self._begin(operation)
-
-    def _refilled(self) -> None:
-        self._timer = None
-        self._pump()
 
 
 @dataclass(slots=True)
