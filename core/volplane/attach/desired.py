@@ -27,6 +27,7 @@ from volplane.state.cluster_state import (
     mounts,
     unique_name,
 )
+from volplane.state.matching import refers_to
 from volplane.state.records import attachment_intent_of
 
 _MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
@@ -130,8 +131,7 @@ def volume_of_claim(claim: Claim, cluster: ClusterState) -> Volume | None:
     if claim.status.phase != "Bound" or not claim.spec.volume_name:
         return None
     volume = cluster.volumes.get(claim.spec.volume_name)
-    reference = volume.spec.claim_ref if volume is not None else None
-    return volume if reference is not None and reference.uid == claim.uid else None
+    return volume if volume is not None and refers_to(volume, claim) else None
 
 
 # --- attachments --------------------------------------------------------------------------------------------------

@@ -343,15 +343,13 @@ def confirm(claim: Claim, outcome: Bind | Action, reads: LiveReads) -> Read | No
     return Read(VOLUMES, name, why="is its volume really lost?")
 
 
-def not_asked(claim: Claim, storage_class: StorageClass) -> str:
-    """Return why another binder has not asked for a volume yet, or ""."""
+def not_asked(claim: Claim, provisioner: str) -> str:
+    """Return why another binder has not asked this provisioner for a volume yet, or ""."""
     asked = claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER)
-    if asked != storage_class.provisioner:
-        return f'the binder has not asked driver "{storage_class.provisioner}" for a volume'
+    if asked != provisioner:
+        return f'the binder has not asked driver "{provisioner}" for a volume'
     if (migrated := claim.annotation(names.MIGRATED_TO)) and migrated != asked:
         return f'the claim is migrated to "{migrated}"'
-    if is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
-        return "the scheduler has not selected a node"
     return ""
 
 

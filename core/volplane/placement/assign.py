@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from volplane.assets import Segment
+from volplane.binding.decide import not_asked
 from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import metadata_without_node, node_metadata, on_node
@@ -173,7 +174,7 @@ def _ended(claim: Claim, intent: ClaimIntent | None, state: PlacementState) -> A
 
 def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementState, reads: LiveReads) -> Action:
     """Decide a claim for which a node was selected, and nothing is made there yet."""
-    if why := _not_asked(claim, driver):
+    if why := not_asked(claim, driver.name):
         return Wait(reason=why)
     node = state.nodes.cache.get(selected)
     if node is None:
@@ -206,17 +207,12 @@ def _give_back(claim: Claim, message: str) -> Patch:
 # --- claims that have none ---------------------------------------------------------------------------------------
 
 
-def _not_asked(claim: Claim, driver: DriverView) -> str:
-    asked = claim.annotation(names.STORAGE_PROVISIONER) or claim.annotation(names.BETA_STORAGE_PROVISIONER)
-    return "" if asked == driver.name else f'the binder has not asked driver "{driver.name}" for a volume'
-
-
 def _unplaced(claim: Claim, storage_class: StorageClass, driver: DriverView, state: PlacementState) -> Action:
     if (claim.metadata.labels or {}).get(names.NODE) is not None:
         return Patch(kind=CLAIMS, target=claim, body={"metadata": node_metadata(None)}, why="it has no node any more")
     if storage_class.volume_binding_mode == "WaitForFirstConsumer":
         return Wait(reason="the scheduler has not selected a node")
-    if why := _not_asked(claim, driver):
+    if why := not_asked(claim, driver.name):
         return Wait(reason=why)
     if state.external_choice:
         return Wait(reason=f"nobody has selected a node (annotation {names.SELECTED_NODE})")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from volplane.binding.decide import not_asked, not_released
+from volplane.binding.decide import is_delayed, not_asked, not_released
 from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
 from volplane.intents import record
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
@@ -68,8 +68,10 @@ class Beside:
             return record.class_is_gone(claim, class_name) if record.settled_metadata(claim) else Settled()
         if not cluster.has_driver(storage_class.provisioner):
             return self._end_intent(claim, reads)
-        if why := not_asked(claim, storage_class):
+        if why := not_asked(claim, storage_class.provisioner):
             return Wait(reason=why)
+        if is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
+            return Wait(reason="the scheduler has not selected a node")
         return self._provision(claim, storage_class, reads)
 
     def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
