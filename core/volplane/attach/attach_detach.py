@@ -245,7 +245,6 @@ def _mounted(pair: Pair, state: AttachDetachState) -> bool:
 
 
 def _among(pair: Pair, volumes: Iterable[str]) -> bool:
-    """Return whether a node's list has the volume, by its name or by that of the attachment."""
     if csi_parts(pair.volume)[0]:
         return pair.volume in volumes
     return any(Pair(pair.node, each).attachment == pair.volume for each in volumes)

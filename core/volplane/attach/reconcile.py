@@ -237,7 +237,6 @@ class AttachDetach:
             self._queue(*pairs_of_pod(pod, self.state.cluster))
 
     def _queue_wanted(self, unique: str, but: Pair | None = None) -> None:
-        """Queue the pairs for which pods want the volume."""
         self._queue(*sorted(pairs_wanted(unique, self.state.cluster) - {but} if unique else ()))
 
     def _queue(self, *pairs: Pair | None) -> None:

@@ -385,7 +385,6 @@ def _ends(known: RecordConflict, *, ours: bool) -> float:
 
 
 def _wait(kind: Kind[Any], about: Claim | Volume, reason: str, message: str, seconds: float | None = None) -> Wait:
-    """Wait, with a warning on the object. reason: of the Event."""
     return Wait(reason=message, seconds=seconds, events=(warning(kind, about, reason, message),))
 
 

@@ -384,7 +384,6 @@ class Client:
         return listing, page.metadata.continue_
 
     def _unreadable(self, what: str, error: Exception) -> ApiError:
-        """Return the error for an answer that could not be read."""
         # What is not JSON was cut off on its way: ApiUnavailable. JSON of another shape will be the same the next time.
         if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
             self._breaker.record_failure()

@@ -134,7 +134,6 @@ class Credentials:
             self._looked = asyncio.get_running_loop().time()
 
     def _expiry(self, identity: Identity) -> float:
-        """Return the loop time before which to read again."""
         if identity.expires_in is None:
             return float("inf")
         return asyncio.get_running_loop().time() + 0.8 * max(0.0, identity.expires_in)

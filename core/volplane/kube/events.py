@@ -352,7 +352,6 @@ class _Correlator:
 
 
 def _remember(known: OrderedDict[K, V], key: K, value: V) -> None:
-    """Keep the value as the newest one, and drop the oldest if there are too many."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > _REMEMBERED:
@@ -360,7 +359,6 @@ def _remember(known: OrderedDict[K, V], key: K, value: V) -> None:
 
 
 def _shortened(message: str) -> str:
-    """Cut a message to the bytes that the API server accepts."""
     encoded = message.encode()
     if len(encoded) <= _LONGEST_MESSAGE:
         return message

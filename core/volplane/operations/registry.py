@@ -214,7 +214,6 @@ class OperationRegistry:
         self._observe(run, seconds, failure)
 
     def _schedule(self, operation: Operation) -> None:
-        """Queue the object again, now or when its delay is over."""
         error = operation.error
         if self._closed:
             return

@@ -93,7 +93,6 @@ class PublishedRoom:
             place.by_node.setdefault(node, {})[item.key] = Room(free, largest)
 
     def _reached(self, item: CsiStorageCapacity) -> list[str]:
-        """Return the names of the nodes that the object is about."""
         selector = item.node_topology
         if selector is None:
             return []

@@ -108,7 +108,6 @@ class ProvisionOperation:
         return intent
 
     async def _recognise(self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress) -> None:
-        """Find the asset of the claim's volume, whose annotations are gone."""
         found, now = await self.deps.find(claim, intent, driver), self.deps.cluster.monotonic()
         if found is not None:
             progress.reached(Made(found), now)

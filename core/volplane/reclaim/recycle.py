@@ -189,7 +189,6 @@ def _remove_pod(pod: Pod, *, why: str) -> Action:
 
 
 def _why_failed(pod: Pod) -> str:
-    """Return the messages of the pod and of its containers' termination."""
     texts = [pod.status.reason, pod.status.message]
     ended = (each.state.terminated for each in pod.status.container_statuses or () if each.state is not None)
     texts += [str(each.get("message") or each.get("reason") or "") for each in ended if each]

@@ -110,7 +110,6 @@ def sealed_spec(pod: Pod, sealer: Sealer) -> dict[str, Any] | None:
 
 
 def _sealed(name: str, annotations: Mapping[str, str]) -> tuple[str, bytes]:
-    """Return subject and content of the seal."""
     content = [annotations.get(key) for key in _SEALED]
     return f"scrub {name}", msgspec.json.encode(content)
 

@@ -82,7 +82,6 @@ class OneNode(Beside):
         return provision.decide_provision(claim, storage_class, cluster, reads, terms)
 
     def _give_back(self, claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:
-        """Give the claim back, as this node is full."""
         metadata: dict[str, Any] = metadata_without_node()
         if intent.generation > 1 and self.race is None:
             # A node that is gone may have an asset of an earlier generation. The assigner ends a record without place.

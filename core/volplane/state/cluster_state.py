@@ -106,14 +106,7 @@ class ClusterState:
 
     def __post_init__(self) -> None:
         self.places = NodePlaces(self.nodes)
-        # Through this object: a test may give it another term.
-        self.record_conflicts = RecordConflicts(
-            sealer=self.sealer,
-            serves=lambda name: self.has_driver(name) or self.drivers.starting(name),
-            fence=lambda: self.fence(),  # noqa: PLW0108
-            monotonic=lambda: self.monotonic(),  # noqa: PLW0108
-            begun=self.begun,
-        )
+        self.record_conflicts = RecordConflicts(self)
 
     @property
     def own_node(self) -> Node | None:

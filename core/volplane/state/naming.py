@@ -340,7 +340,6 @@ def _by_parts(what: str, parts: Sequence[str], *, sought: bool) -> Iterator[str]
 
 
 def _azure_share(source: VolumeSource, attributes: Mapping[str, str]) -> tuple[str, str]:
-    """Return account and name of a share of Azure; "" = unknown."""
     if source.kind == "csi":
         _, account, share, *_ = [*handle_in(source).split("#"), "", ""]
         return attributes.get("storageaccount", account), attributes.get("sharename", share).lower()

@@ -135,7 +135,6 @@ class ClaimProgress(msgspec.Struct):
             self.attempted = now
 
     def node_cleared(self) -> None:
-        """Note that the claim has no selected node any more."""
         if isinstance(self.step, Full):
             self.step = None
 

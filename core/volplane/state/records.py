@@ -14,15 +14,18 @@ import functools
 import hmac
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from volplane._delays import RECORD_OVERWRITTEN
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume, VolumeAttachment
+
+if TYPE_CHECKING:
+    from volplane.state.cluster_state import ClusterState
 
 INTENT_VERSION = 1
 """The version that is written; this one and the one before are read, others are unreadable: then the backend is asked.
@@ -316,26 +319,19 @@ class RecordConflict(msgspec.Struct):
         self.since, self.taking_over = now, bool(self.other) and not self.was_ours
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, eq=False)
 class RecordConflicts:
     """Follows the caches of claims and volumes. The record of a scrub is not sealed, and names its installation."""
 
-    sealer: Sealer
-    serves: Callable[[str], bool]
-    """Whether a driver of this name is configured here."""
-    fence: Callable[[], str]
-    """Text of our term's `Fence`."""
-    monotonic: Callable[[], float]
-    begun: Callable[[str], bool] = lambda _claim_uid: False
-    """`ClusterState.begun`."""
+    cluster: ClusterState
     by_uid: dict[str, RecordConflict] = field(default_factory=dict)
     """Of the objects over whose record there is a conflict."""
     _named: set[str] = field(default_factory=set)
 
     def is_ours(self, uid: str, text: str | None) -> bool:
         """Return whether the record on the claim of this uid was sealed with our key, in our term."""
-        intent = self.sealer.open(uid, text)
-        return intent is not None and intent.fence == self.fence()
+        intent = self.cluster.sealer.open(uid, text)
+        return intent is not None and intent.fence == self.cluster.fence()
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if old is not None and (new is None or new.uid != old.uid):
@@ -348,21 +344,22 @@ class RecordConflicts:
         if now == before:
             return
         had, has = self.is_ours(new.uid, before), self.is_ours(new.uid, now)
-        bound = (bool(new.spec.volume_name) or new.bound) and not self.begun(new.uid)
+        bound = (bool(new.spec.volume_name) or new.bound) and not self.cluster.begun(new.uid)
         worked_on = had or new.has_finalizer(names.PROVISIONING_FINALIZER)
         if now is None and (new.terminating or bound or not worked_on):
             self.by_uid.pop(new.uid, None)  # The record has ended: nothing more is made for the claim.
             return
         if had and not has:
-            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.monotonic())
+            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.cluster.monotonic())
         elif has and not had and (known := self.by_uid.get(new.uid)) is not None:
-            known.written(self.monotonic())
-        if not has and (author := self.sealer.other_author(new.uid, now)):
+            known.written(self.cluster.monotonic())
+        if not has and (author := self.cluster.sealer.other_author(new.uid, now)):
             # The other installation is at work, so the delay starts again.
             known = self.by_uid.setdefault(new.uid, RecordConflict())
-            known.other, known.since = author, self.monotonic()
-            driver = named_in_record(now).driver
-            if author not in self._named and len(self._named) < _MOST_NAMED and self.serves(driver):
+            known.other, known.since = author, self.cluster.monotonic()
+            driver, cluster = named_in_record(now).driver, self.cluster
+            served = cluster.has_driver(driver) or cluster.drivers.starting(driver)
+            if served and author not in self._named and len(self._named) < _MOST_NAMED:
                 self._named.add(author)
                 _LOG.warning(
                     "the installation of volplane in namespace %s serves driver %s too: its record stands on claim %s; "
@@ -380,10 +377,10 @@ class RecordConflicts:
         before, now = old.annotation(names.INTENT), new.annotation(names.INTENT)
         if before == now:
             return
-        had, has, fence = read_intent(RecycleIntent, before), read_intent(RecycleIntent, now), self.fence()
+        had, has, fence = read_intent(RecycleIntent, before), read_intent(RecycleIntent, now), self.cluster.fence()
         if has is None:
             self.by_uid.pop(new.uid, None)
         elif had is not None and had.fence == fence != has.fence and has.same_scrub(had):
-            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.monotonic())
+            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.cluster.monotonic())
         elif has.fence == fence and (known := self.by_uid.get(new.uid)) is not None:
-            known.written(self.monotonic())
+            known.written(self.cluster.monotonic())

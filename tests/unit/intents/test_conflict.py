@@ -111,7 +111,7 @@ class World:
 
     def __init__(self, *objects: Any, **more: Any) -> None:
         self.state = state_with(storage_class(), *objects, **{"drivers": (disk(),), **more})
-        self.state.sealer = self.state.record_conflicts.sealer = WHOSE["ours"]
+        self.state.sealer = WHOSE["ours"]
         self.now = 1000.0
         self.state.monotonic = lambda: self.now
         self.state.claims.subscribe(self.state.record_conflicts.claim_changed)
