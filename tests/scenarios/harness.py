@@ -16,7 +16,7 @@ from volplane.controller.actions import EventRecord
 from volplane.controller.controller import Role
 from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import BrokenDriver, LoadedDrivers
-from volplane.intents.bootstrap import ensure_namespace, ensure_sealer
+from volplane.intents.bootstrap import ensure_namespace, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.transport import Request, Transport
 from volplane.operations.operation import DriverLimits
@@ -135,12 +135,14 @@ class Harness:
         loaded = LoadedDrivers(
             drivers=tuple(b.driver() for b in self.backends.values()), broken=self.broken, limits=self._limits
         )
+        sealer = await find_sealer(bootstrap, self._role.namespace, make=True)
+        assert sealer is not None
         parts = Dependencies(
             client=Client(self._transport),
             loaded=loaded,
             executor=InlineExecutor(self._latency),
             recorder=self,
-            sealer=await ensure_sealer(bootstrap, self._role.namespace),
+            sealer=sealer,
             now=clock.now,
             random=random.Random(11),
             metrics=self.metrics,

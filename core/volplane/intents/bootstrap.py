@@ -55,29 +55,24 @@ async def _create_once(client: Client, kind: Kind[Any], body: dict[str, Any]) ->
             raise
 
 
-async def ensure_sealer(client: Client, namespace: str, on_nodes: Collection[str] = ()) -> Sealer:
-    """Return the sealing key of Secret `volplane-seal`, which is made at the first start.
+async def find_sealer(
+    client: Client, namespace: str, on_nodes: Collection[str] = (), *, make: bool = False
+) -> Sealer | None:
+    """Return the sealing key of Secret `volplane-seal`; without one make it, or return None.
 
     on_nodes: the drivers that processes of nodes serve, which have a key of their own. Raises ConfigurationError if the
     Secret holds no usable key: another key would void all intents.
     """
     key = f"{namespace}/{SEAL_SECRET}"
     secret = await client.find(SECRETS, key)
-    if secret is None:
+    if secret is None and make:
         fresh = base64.b64encode(secrets.token_bytes(32)).decode()
         body = SECRETS.body(
             metadata={"name": SEAL_SECRET, "namespace": namespace}, type="Opaque", data={_KEY: fresh}, immutable=True
         )
         await _create_once(client, SECRETS, body)
         secret = await client.get(SECRETS, key)
-    nodes = await ensure_sealer(client, nodes_namespace(namespace)) if on_nodes else None
-    return Sealer(_key_of(secret), namespace, nodes, on_nodes)
-
-
-async def find_sealer(client: Client, namespace: str, on_nodes: Collection[str] = ()) -> Sealer | None:
-    """Return the sealing key; None without one. Otherwise as `ensure_sealer`."""
-    secret = await client.find(SECRETS, f"{namespace}/{SEAL_SECRET}")
-    nodes = await find_sealer(client, nodes_namespace(namespace)) if on_nodes else None
+    nodes = await find_sealer(client, nodes_namespace(namespace), make=make) if on_nodes else None
     return None if secret is None else Sealer(_key_of(secret), namespace, nodes, on_nodes)
 
 
@@ -127,7 +122,7 @@ class Bootstrap:
         await ensure_namespace(self.client, self.namespace, self.labels)
 
     async def run(self, on_nodes: Collection[str] = ()) -> tuple[str, Sealer]:
-        """Return cluster id and `ensure_sealer`; wait while there is no API server. Raises ConfigurationError."""
+        """Return cluster id and sealer; wait while there is no API server. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
         warned = -math.inf
         impatient = loop.time() + REFUSED_SECONDS
@@ -137,7 +132,7 @@ class Bootstrap:
                 if on_nodes:
                     await ensure_namespace(self.client, nodes_namespace(self.namespace))
                 cluster_id = await cluster_id_of(self.client, self.cluster_id)
-                sealer = await (find_sealer if self.on_node else ensure_sealer)(self.client, self.namespace, on_nodes)
+                sealer = await find_sealer(self.client, self.namespace, on_nodes, make=not self.on_node)
                 if sealer is None:
                     missing = f"the central process has not made Secret {self.namespace}/{SEAL_SECRET} yet"
                     raise ApiUnavailable(missing, status=HTTPStatus.NOT_FOUND)

@@ -59,7 +59,6 @@ def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads, term
     if not recycles(volume):
         return end_scrub(volume, cluster, reads, terms)
     intent = recycle_intent_of(volume)
-    # Another installation works on it.
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
     reference = released_from(volume, intent)
@@ -91,7 +90,6 @@ def end_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Te
 def abandon_scrub(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action:
     """Return the next action after policy or reference have changed: stop the pod, then drop the intent."""
     intent = recycle_intent_of(volume)
-    # Another installation works on it.
     if (wait := scrub_conflict(volume, intent, cluster)) is not None:
         return wait
     # The pod and the claim may be those of a newer leader.
