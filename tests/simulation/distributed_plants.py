@@ -77,7 +77,7 @@ def promise_room_twice(stack: ExitStack) -> None:
         note(self, *given)
         self.reserved.clear()
 
-    replace(stack, Usage, "_set", forgets)
+    replace(stack, Usage, "set", forgets)
 
 
 def keep_claims_on_a_full_node(stack: ExitStack) -> None:

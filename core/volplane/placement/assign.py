@@ -41,14 +41,14 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
     claim = state.cluster.claims.get(key)
     if claim is None:
         return Settled()
-    state.usage.hold(volume_name_of(claim), None)
+    state.usage.set(state.usage.held, volume_name_of(claim), None)
     action = _decide_assignment(claim, state, reads)
     if isinstance(action, Patch):
         metadata: dict[str, Any] = action.body["metadata"]
         label = metadata.get("labels", {}).get(names.NODE)
         driver = state.driver_of_claim(claim)
         if label and driver is not None:
-            state.usage.hold(volume_name_of(claim), state.promise(claim, driver, label))
+            state.usage.set(state.usage.held, volume_name_of(claim), state.promise(claim, driver, label))
             if selected := metadata.get("annotations", {}).get(names.SELECTED_NODE):
                 state.last[claim.spec.storage_class_name or ""] = selected
     elif isinstance(action, Wait) and not claim.annotation(names.SELECTED_NODE):

@@ -129,9 +129,11 @@ class Usage:
 
     def __init__(self, touched: Callable[[str, str], None] = lambda _driver, _node: None) -> None:
         self._touched = touched
-        self._claims: dict[str, Promise] = {}
-        self._volumes: dict[str, Promise] = {}
-        self._held: dict[str, Promise] = {}
+        self.claims: dict[str, Promise] = {}
+        """Of claims that are assigned to a node. This and the next two are changed by `set`."""
+        self.volumes: dict[str, Promise] = {}
+        self.held: dict[str, Promise] = {}
+        """Of claims that are being assigned, until the write is answered."""
         self.counts: Counter[tuple[str, str]] = Counter()
         """By driver and node, the volumes that are there, or assigned to it."""
         self.reserved: Counter[tuple[str, str]] = Counter()
@@ -142,33 +144,18 @@ class Usage:
         """Versions of the published room by its key, which is one of each class, by driver and node."""
         self._expiry: deque[tuple[float, str, tuple[str, str]]] = deque()
 
-    def claim(self, name: str, promise: Promise | None) -> None:
-        """Note to which node the claim is assigned for which the volume `name` is made; None: to none."""
-        self._set(self._claims, name, promise)
-
-    def hold(self, name: str, promise: Promise | None) -> None:
-        """Note that the claim is being assigned; None: the write is answered."""
-        self._set(self._held, name, promise)
-
-    def volume(self, name: str, promise: Promise | None) -> None:
-        """Note that the volume exists; None: it does not."""
-        self._set(self._volumes, name, promise)
-
     def made(self, name: str, promise: Promise, version: int, now: float) -> None:
         """Note a volume that has just been made or has grown: it counts until room of its node is published again."""
         place = (promise.driver, promise.node)
         if version < self._oldest(place):
             # The watch of volumes is behind that of published room, which takes the volume into account.
-            self.volume(name, promise._replace(size=0))
+            self.set(self.volumes, name, promise._replace(size=0))
             return
-        if (known := self._volumes.get(name)) is not None:
+        if (known := self.volumes.get(name)) is not None:
             promise = promise._replace(size=promise.size + known.size)
         self._unpublished.setdefault(place, {})[name] = version
         self._expiry.append((now + UNPUBLISHED_SECONDS, name, place))
-        self.volume(name, promise)
-
-    def knows(self, name: str) -> bool:
-        return name in self._volumes
+        self.set(self.volumes, name, promise)
 
     def published(self, driver: str, node: str, key: str, version: int | None) -> None:
         """Note what version the room of the node for a class has; volumes older than that of every class are in it."""
@@ -191,10 +178,11 @@ class Usage:
             self._forget(name, place)
 
     def _forget(self, name: str, place: tuple[str, str]) -> None:
-        if self._unpublished.get(place, {}).pop(name, None) is not None and (known := self._volumes.get(name)):
-            self.volume(name, known._replace(size=0))
+        if self._unpublished.get(place, {}).pop(name, None) is not None and (known := self.volumes.get(name)):
+            self.set(self.volumes, name, known._replace(size=0))
 
-    def _set(self, known: dict[str, Promise], name: str, promise: Promise | None) -> None:
+    def set(self, known: dict[str, Promise], name: str, promise: Promise | None) -> None:
+        """Note what the volume `name` takes, or the claim for which it is made; None: nothing."""
         before = self._effective(name)
         if promise is None:
             known.pop(name, None)
@@ -210,4 +198,4 @@ class Usage:
                 self._touched(each.driver, each.node)
 
     def _effective(self, name: str) -> Promise | None:
-        return self._volumes.get(name) or self._claims.get(name) or self._held.get(name)
+        return self.volumes.get(name) or self.claims.get(name) or self.held.get(name)

@@ -123,9 +123,9 @@ class PlacementState:
             return
         if old is None:
             self._seen(present)
-        self.usage.claim(volume_name_of(present), None if new is None else self._promise_to(new))
+        self.usage.set(self.usage.claims, volume_name_of(present), None if new is None else self._promise_to(new))
         if new is None:
-            self.usage.hold(volume_name_of(present), None)  # A write that is on its way will find no claim.
+            self.usage.set(self.usage.held, volume_name_of(present), None)  # A write on its way will find no claim.
         if present.spec.volume_name:
             self._follow_growth(present.spec.volume_name, new)
         if new is None or new.spec.volume_name:
@@ -150,11 +150,11 @@ class PlacementState:
             free = [each.free for node, here in rooms if node_hash(node) == label for each in here.values()]
             if 0 < more <= max(free, default=more):
                 growth = Promise(driver.name, label, more, volumes=0)
-        self.usage.claim(f"{name} grows", growth)
+        self.usage.set(self.usage.claims, f"{name} grows", growth)
 
     def class_changed(self, claim: Claim) -> None:
         """Count an unbound claim again: its class, which may come after the claim, says which driver it is of."""
-        self.usage.claim(volume_name_of(claim), self._promise_to(claim))
+        self.usage.set(self.usage.claims, volume_name_of(claim), self._promise_to(claim))
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         present = new or old
@@ -163,13 +163,13 @@ class PlacementState:
         label = _label(new) if new is not None else ""
         driver = self.driver_of_volume(new) if new is not None else None
         promise = Promise(driver.name, label, 0) if driver is not None and label else None
-        known = self.usage.knows(present.name)
+        known = present.name in self.usage.volumes
         more = 0 if new is None else capacity_of(new) - (capacity_of(old) if known and old is not None else 0)
         if promise is not None and new is not None and (more > 0 if known else self.is_new(new)):
             size = -(-more // _NANOS)
             self.usage.made(new.name, promise._replace(size=size), new.version, self.cluster.monotonic())
         elif promise is None or not known:
-            self.usage.volume(present.name, promise)
+            self.usage.set(self.usage.volumes, present.name, promise)
         if new is None:
             self.lost.pop(present.name, None)
         if more or new is None:

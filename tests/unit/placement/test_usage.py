@@ -9,23 +9,23 @@ def test_a_claim_counts_once_from_the_write_that_assigns_it_to_its_volume() -> N
     usage = Usage()
     on_its_way, made = Promise("d", "n", 5), Promise("d", "n", 0)
     for step in (
-        lambda: usage.hold("pvc-1", on_its_way),
-        lambda: usage.claim("pvc-1", on_its_way),
-        lambda: usage.hold("pvc-1", None),
+        lambda: usage.set(usage.held, "pvc-1", on_its_way),
+        lambda: usage.set(usage.claims, "pvc-1", on_its_way),
+        lambda: usage.set(usage.held, "pvc-1", None),
     ):
         step()
         assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (1, 5)
-    usage.volume("pvc-1", made)
-    usage.claim("pvc-1", None)
+    usage.set(usage.volumes, "pvc-1", made)
+    usage.set(usage.claims, "pvc-1", None)
     assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (1, 0)
-    usage.volume("pvc-1", None)
+    usage.set(usage.volumes, "pvc-1", None)
     assert usage.counts["d", "n"] == 0
 
 
 def test_a_claim_that_moves_leaves_nothing_behind() -> None:
     usage = Usage()
-    usage.claim("pvc-1", Promise("d", "n", 5))
-    usage.claim("pvc-1", Promise("d", "m", 5))
+    usage.set(usage.claims, "pvc-1", Promise("d", "n", 5))
+    usage.set(usage.claims, "pvc-1", Promise("d", "m", 5))
     assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (0, 0)
     assert (usage.counts["d", "m"], usage.reserved["d", "m"]) == (1, 5)
 
@@ -41,7 +41,7 @@ def test_a_new_volume_counts_until_the_room_of_its_node_is_published_anew() -> N
     assert usage.reserved["d", "n"] == 6
     usage.expire(61.0)
     assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (2, 0)
-    usage.volume("pvc-1", None)
+    usage.set(usage.volumes, "pvc-1", None)
     assert (usage.counts["d", "n"], usage.reserved["d", "n"]) == (1, 0)
 
 
