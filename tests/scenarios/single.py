@@ -51,7 +51,9 @@ async def one_sync(harness: Harness, kind: str, name: str, *, before: Callable[[
     for cache in plane.caches.values():
         listing = await client.list(cache.kind)
         hidden = {key for resource, key in harness.rules.hidden if resource == cache.kind.plural}
-        cache.replace([item for item in listing.items if item.key not in hidden], listing.version)
+        for item in listing.items:
+            if item.key not in hidden:
+                cache.observe(item)
         cache.listed.set()
     await before()
     for volume in plane.state.volumes.values():

@@ -117,10 +117,6 @@ class Bootstrap:
     trouble: str = field(default="", init=False)
     """Why `run` is waiting; "" if it is not."""
 
-    async def ensure_namespace(self) -> None:
-        """Create our namespace if it does not exist. Raises ApiError."""
-        await ensure_namespace(self.client, self.namespace, self.labels)
-
     async def run(self, on_nodes: Collection[str] = ()) -> tuple[str, Sealer]:
         """Return cluster id and sealer; wait while there is no API server. Raises ConfigurationError."""
         loop = asyncio.get_running_loop()
@@ -128,7 +124,7 @@ class Bootstrap:
         impatient = loop.time() + REFUSED_SECONDS
         while True:
             try:
-                await self.ensure_namespace()
+                await ensure_namespace(self.client, self.namespace, self.labels)
                 if on_nodes:
                     await ensure_namespace(self.client, nodes_namespace(self.namespace))
                 cluster_id = await cluster_id_of(self.client, self.cluster_id)

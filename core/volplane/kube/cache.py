@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -124,14 +124,6 @@ class Cache(Generic[T]):
             return False
         self._remove(key, current)
         return True
-
-    def replace(self, objects: Iterable[T], version: int, *, keep: Iterable[str] = ()) -> None:
-        """Take in a whole list of `version`. keep: keys of objects in it that did not decode."""
-        seen = set(keep)
-        for obj in objects:
-            seen.add(obj.key)
-            self.observe(obj)
-        self.prune(seen, version)
 
     def prune(self, seen: Container[str], version: int) -> None:
         """Remove what a whole list of `version` did not contain, unless it is newer than the list."""

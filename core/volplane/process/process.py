@@ -29,7 +29,7 @@ from volplane.drivers.driver import BrokenDriver, Driver, DriverStatus, LoadedDr
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import in_daemon_thread, load_drivers
 from volplane.errors import ApiError, VolplaneError
-from volplane.intents.bootstrap import Bootstrap, cluster_id_of, find_sealer
+from volplane.intents.bootstrap import Bootstrap, cluster_id_of, ensure_namespace, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
@@ -224,7 +224,7 @@ class ControllerProcess:
             overrun=_exit_hard,
             renew_seconds=lock.duration * RENEWED_WITHIN,
             period=NODE_RENEW_PERIOD if options.node_name else RENEW_PERIOD,
-            ensure_namespace=self._bootstrap.ensure_namespace,
+            ensure_namespace=partial(ensure_namespace, self.client, options.home, self._bootstrap.labels),
             metrics=self.metrics,
         )
         if options.node_name:
@@ -348,7 +348,9 @@ async def read_control_plane(
     try:
         for cache in plane.caches.values():
             listing = await client.list(cache.kind)
-            cache.replace(listing.items, listing.version, keep=listing.unreadable)
+            for item in listing.items:
+                cache.observe(item)
+            cache.listed.set()
     finally:
         executor.close()
     return plane, tuple(doubts)

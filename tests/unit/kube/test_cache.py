@@ -148,7 +148,9 @@ def test_a_relist_removes_only_what_is_not_newer_than_the_list(cache: Cache[Volu
     cache.observe(volume("ours", 30))
     cache.observe(volume("unreadable", 7))
     seen = heard(cache)
-    cache.replace([volume("kept", 6), volume("new", 11)], 20, keep=["unreadable"])
+    cache.observe(volume("kept", 6))
+    cache.observe(volume("new", 11))
+    cache.prune({"kept", "new", "unreadable"}, 20)
     assert cache.keys() == ["kept", "new", "ours", "unreadable"]
     assert seen == [(None, "uid-new@11"), ("uid-gone@5", None)]
     assert cache.reached == 20
@@ -158,7 +160,8 @@ def test_a_relist_removes_only_what_is_not_newer_than_the_list(cache: Cache[Volu
 def test_a_relist_does_not_bring_back_what_was_deleted_after_it(cache: Cache[Volume]) -> None:
     cache.observe(volume("a", 9))
     cache.observe_deleted("a", "uid-a", 25)
-    cache.replace([volume("a", 9)], 20)
+    cache.observe(volume("a", 9))
+    cache.prune({"a"}, 20)
     assert "a" not in cache
 
 
