@@ -71,7 +71,7 @@ def go_on_with_the_same_generation(stack: ExitStack) -> None:
 
 def promise_room_twice(stack: ExitStack) -> None:
     """Go by published room alone, and forget what is on its way to a node."""
-    note = Usage._set
+    note = Usage.set
 
     def forgets(self: Usage, *given: Any) -> None:
         note(self, *given)

@@ -118,7 +118,8 @@ class AttachmentComparison:
                 self._missing.discard(attachment.uid)
                 text = f"the backend does not show it attached to {attachment.spec.node_name}; attaching it again"
                 self._warn(attachment.spec.source.persistent_volume_name or "", "AttachmentLost", text)
-                self.deps.cluster.progress.attachments.track(attachment.uid).missed()
+                known = self.deps.cluster.progress.attachments.track(attachment.uid)
+                known.step, known.lost = None, True
                 self.wake(attachment.name)
             else:
                 self._missing.add(attachment.uid)

@@ -6,7 +6,7 @@ RBAC rules, watches, resync, metrics and explain follow from the same list.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -18,7 +18,7 @@ from volplane.kube.objects import Claim
 
 S = TypeVar("S")
 
-Work = Callable[[], Awaitable[str | None]]
+Work = Callable[[], Coroutine[Any, Any, str | None]]
 """Does what a `Run` says, and returns what was done, in words. Raises the failure, or `Again` to go on later."""
 
 Handler = Callable[[Run], Work]

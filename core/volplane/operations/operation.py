@@ -59,7 +59,7 @@ class Operation:
     failures: int
     """Runs in a row that failed before this one."""
     phase: Phase = Phase.QUEUED
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[Any] | None = None
     error: BaseException | None = None
     held: list[asyncio.Future[None]] = field(default_factory=list)
     """Hooks that it called."""

@@ -13,7 +13,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from volplane._shared import TokenBucket
 from volplane.controller import logs
@@ -170,11 +170,11 @@ class OperationRegistry:
         loop = asyncio.get_running_loop()
         operation.phase = Phase.RUNNING
         operation.since = loop.time()
-        operation.task = loop.create_task(_drive(operation), name=operation.name, context=operation.context)
+        operation.task = loop.create_task(operation.work(), name=operation.name, context=operation.context)
         ended = functools.partial(self._work_ended, operation)
         operation.task.add_done_callback(ended, context=operation.context)
 
-    def _work_ended(self, operation: Operation, task: asyncio.Task[None]) -> None:
+    def _work_ended(self, operation: Operation, task: asyncio.Task[Any]) -> None:
         operation.error = asyncio.CancelledError("cancelled") if task.cancelled() else task.exception()
         operation.task = None  # The error's traceback leads back here: a cycle that would stay in memory for long.
         pending = {f for f in operation.held if not f.done()}
@@ -242,10 +242,6 @@ class OperationRegistry:
         del holders[run.node]
         if not holders:
             del self._holders[run.driver, run.asset]
-
-
-async def _drive(operation: Operation) -> None:
-    await operation.work()
 
 
 class DriverQueue:

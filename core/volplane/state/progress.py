@@ -281,10 +281,6 @@ class AttachmentProgress(msgspec.Struct):
         if isinstance(step, Attached):
             self.lost = False
 
-    def missed(self) -> None:
-        """Note that the backend does not show it as attached, though the status does."""
-        self.step, self.lost = None, True
-
 
 class UnrecordedAttachment(msgspec.Struct, frozen=True):
     """A volume that its backend listed twice at a node of ours for which there is no VolumeAttachment."""

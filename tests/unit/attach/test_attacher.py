@@ -168,7 +168,7 @@ def test_an_attachment_that_the_backend_lost_is_attached_again() -> None:
     subject = recorded(attached=True)
     state = world(subject, *bound(), node())
     assert decide_attachment(subject.key, state, LiveReads()) == Settled()
-    state.progress.attachments.track(subject.uid).missed()
+    state.progress.attachments.track(subject.uid).lost = True
     action = decide_attachment(subject.key, state, LiveReads())
     assert isinstance(action, Run)
     assert action.verb == "attach"
