@@ -232,7 +232,7 @@ def _nowhere(claim: Claim, storage_class: StorageClass, driver: DriverView, stat
     """Say why no node can take the claim, and look again when what is counted twice for a while is not any more."""
     allowed = allowed_segments(storage_class)
     now, refused = state.cluster.monotonic(), state.refused.get(claim.uid, {})
-    published = state.room.is_published(driver.name, storage_class.name)
+    published = state.room.of(driver.name, storage_class.name) is not None
     full = "without room for it" if published else "full, by their answer"
     lacking = Counter(unsuitable(node, driver, allowed) or full for node in state.nodes.cache.values())
     counted = ", ".join(f"{count} {why}" for why, count in sorted(lacking.items())) or "there are none"

@@ -65,22 +65,17 @@ class PublishedRoom:
             touched.update(self._reached(new))
         return touched
 
-    def of(self, driver: str, storage_class: str) -> Mapping[str, Mapping[str, Room]]:
-        """Return what is published for this class, by the name of the node and the key of the object."""
+    def of(self, driver: str, storage_class: str) -> Mapping[str, Mapping[str, Room]] | None:
+        """Return what is published for this class, by the name of the node and the key of the object; None: nothing."""
         place = self._places.get((driver, storage_class))
         if place is None or not place.objects:
-            return {}
+            return None
         if place.version != self._nodes.version:
             place.version = self._nodes.version
             place.by_node.clear()
             for item in place.objects.values():
                 self._add(place, item)
         return place.by_node
-
-    def is_published(self, driver: str, storage_class: str) -> bool:
-        """Return whether room is published for this class, on any node."""
-        place = self._places.get((driver, storage_class))
-        return place is not None and bool(place.objects)
 
     def _place(self, item: CsiStorageCapacity) -> _Place:
         driver = (item.metadata.labels or {}).get(names.CAPACITY_DRIVER, "")

@@ -88,8 +88,9 @@ class PlacementState:
             nodes = [node for node in self.nodes.cache.values() if not unsuitable(node, driver, allowed)]
             found = NodeOffers(driver.name, sorted((node.name, node_hash(node.name)) for node in nodes))
             known = self._node_offers[key] = (version, found)
-        known[1].refresh(self.room.of(*key), self.usage)
-        unpublished = not self.room.is_published(*key) or self.is_new(storage_class)
+        rooms = self.room.of(*key)
+        known[1].refresh(rooms or {}, self.usage)
+        unpublished = rooms is None or self.is_new(storage_class)
         size = self.promise(claim, driver, "").size
         return known[1].fitting(size, self.refused.get(claim.uid, {}), now, unpublished=unpublished)
 
@@ -146,7 +147,7 @@ class PlacementState:
         driver = self.driver_of_volume(volume) if volume is not None else None
         if claim is not None and volume is not None and driver is not None and refers_to(volume, claim):
             more, label = -((capacity_of(volume) - request_of(claim)) // _NANOS), _label(volume)
-            rooms = self.room.of(driver.name, class_of_claim(claim) or "").items() if more > 0 else ()
+            rooms = (self.room.of(driver.name, class_of_claim(claim) or "") or {}).items() if more > 0 else ()
             free = [each.free for node, here in rooms if node_hash(node) == label for each in here.values()]
             if 0 < more <= max(free, default=more):
                 growth = Promise(driver.name, label, more, volumes=0)
