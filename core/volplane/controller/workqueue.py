@@ -9,7 +9,6 @@ fairness. Delayed keys and the back-off of failed ones are kept here too.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -85,7 +84,8 @@ class WorkQueue:
         """Keys in work that were added meanwhile."""
         self.failures: dict[str, int] = {}
         """How often in a row `retry` was called for a key."""
-        self._delays = DelayingQueue(self.add, self._now)
+        self._delayed: dict[str, tuple[float, asyncio.Handle]] = {}
+        """Keys that are due later: the loop time, and what adds them then."""
         self._closed = False
         self._counters = QueueCounters() if metrics is None else metrics.queue_made(name, self.__len__)
 
@@ -105,8 +105,17 @@ class WorkQueue:
             return
         if seconds <= 0:
             self.add(key)
-        else:
-            self._delays.set(key, self._now() + max(seconds, _SHORTEST))
+            return
+        when = self._now() + max(seconds, _SHORTEST)
+        if (known := self._delayed.get(key)) is not None:
+            if known[0] <= when:
+                return
+            known[1].cancel()
+        self._delayed[key] = when, asyncio.get_running_loop().call_at(when, self._due, key)
+
+    def _due(self, key: str) -> None:
+        del self._delayed[key]
+        self.add(key)
 
     def retry(self, key: str, backoff: Backoff, *, asked: float | None = None) -> float:
         """Queue a key that failed after the delay of `backoff`; returns the delay in seconds.
@@ -159,7 +168,9 @@ class WorkQueue:
     def close(self) -> None:
         """Take nothing more, forget all delays, and let `get` return None from now on."""
         self._closed = True
-        self._delays.clear()
+        for _, timer in self._delayed.values():
+            timer.cancel()
+        self._delayed.clear()
         while self._waiters:
             self._wake_one()
 
@@ -176,7 +187,7 @@ class WorkQueue:
     @property
     def next_due(self) -> float | None:
         """Loop time at which the next delay ends."""
-        return self._delays.first
+        return min((when for when, _ in self._delayed.values()), default=None)
 
     def _wake_one(self) -> None:
         while self._waiters:
@@ -191,71 +202,6 @@ class WorkQueue:
         self._queued[key] = self._now()
         if self._flows.add(self._flow(key), key):
             self._wake_one()
-
-
-class DelayingQueue:
-    """Keys that are due later, after client-go's delaying queue. One timer serves them all: that of the earliest.
-
-    Of several times of a key the earliest counts.
-    """
-
-    def __init__(self, due: Callable[[str], None], now: Callable[[], float]) -> None:
-        """due: called with each key whose time has come. now: the loop's clock."""
-        self._due = due
-        self._now = now
-        self._times: dict[str, float] = {}
-        self._heap: list[tuple[float, int, str]] = []
-        self._order = 0
-        self._timer: asyncio.Handle | None = None
-        self._rings_at = 0.0
-        """When the timer is due. Kept here: uvloop gives a handle without a time if that is less than 1 ms away."""
-
-    @property
-    def first(self) -> float | None:
-        """Loop time at which the next delay ends."""
-        self._tidy()
-        return self._heap[0][0] if self._heap else None
-
-    def set(self, key: str, when: float) -> None:
-        """Call `due` at this loop time."""
-        known = self._times.get(key)
-        if known is not None and known <= when:
-            return
-        self._times[key] = when
-        self._order += 1
-        heapq.heappush(self._heap, (when, self._order, key))
-        if self._timer is None or when < self._rings_at:
-            self._arm(when)
-
-    def clear(self) -> None:
-        self._times.clear()
-        self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tidy(self) -> None:
-        """Drop entries that an earlier delay of the same key overtook."""
-        while self._heap and self._times.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-
-    def _arm(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._rings_at = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._ring)
-
-    def _ring(self) -> None:
-        self._timer = None
-        now = max(self._now(), self._rings_at)
-        self._tidy()
-        while self._heap and self._heap[0][0] <= now:
-            _, _, key = heapq.heappop(self._heap)
-            del self._times[key]
-            self._due(key)
-            self._tidy()
-        if self._heap:
-            self._arm(self._heap[0][0])
 
 
 class Flows:
