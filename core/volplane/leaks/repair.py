@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from volplane._delays import LONG_CALL
@@ -29,7 +28,7 @@ from volplane.kube.objects import Volume
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.comparison import Comparison, Finding, Key, Verdict, assets_of, feed_live
 from volplane.operations.operation import Again
-from volplane.operations.registry import Dispatcher, OneShots, OneShotState, OneShotStatus
+from volplane.operations.registry import Dispatcher, OneShots
 from volplane.requests import AdoptRequest, DeleteRequest, VolumeIdentity
 from volplane.state.naming import asset_key, attacher_finalizer
 
@@ -53,34 +52,25 @@ class LeakRepair:
     def __init__(self, check: LeakCheck, deps: OperationDeps, dispatcher: Dispatcher) -> None:
         self._check = check
         self._deps = deps
-        self._one_shots = OneShots(dispatcher, "fix", lambda run: partial(self._delete, run, self._asked[run.name]))
+        self.one_shots = OneShots(dispatcher, "fix", self._delete)
         self._looks: dict[str, _Look] = {}
         self._states: dict[str, Mapping[str, Any]] = {}
-        self._asked: dict[str, Finding] = {}
         """By the name of the operation."""
 
     def start(self, driver: str = "", handle: str = "") -> list[Finding]:
         """Start to delete every confirmed orphan (of one driver, with one handle, if named); return them."""
         seen = self._check.observations
-        asked = (each for each in seen.findings() if driver in ("", each.driver) and handle in ("", each.handle))
-        confirmed = [each for each in asked if each.verdict is Verdict.ORPHAN and seen.confirmed(each)]
-        running = {name for name, each in self._one_shots.statuses.items() if each.state is OneShotState.RUNNING}
-        self._states = {name: state for name, state in self._states.items() if name in running}
-        self._asked = {name: finding for name, finding in self._asked.items() if name in running}
-        runs: list[Run] = []
+        named = (each for each in seen.findings() if driver in ("", each.driver) and handle in ("", each.handle))
+        confirmed = [each for each in named if each.verdict is Verdict.ORPHAN and seen.confirmed(each)]
+        asked: list[tuple[Run, Finding]] = []
         for finding in confirmed:
             # An asset without marks is no orphan.
             if finding.asset is not None and (owner := finding.asset.owner) is not None:
                 name = owner.volume_name
-                runs.append(Run(verb="fix", key=name, uid=finding.handle, driver=finding.driver, asset=name))
-                self._asked[runs[-1].name] = finding
-        self._one_shots.start(runs)
+                run = Run(verb="fix", key=name, uid=finding.handle, driver=finding.driver, asset=name)
+                asked.append((run, finding))
+        self.one_shots.start(asked)
         return confirmed
-
-    def repairs(self) -> list[tuple[Finding, OneShotStatus]]:
-        """Return the repairs requested last, and earlier ones that still run, with their status."""
-        statuses = self._one_shots.statuses
-        return [(finding, statuses[name]) for name, finding in self._asked.items() if name in statuses]
 
     async def _delete(self, run: Run, finding: Finding) -> str:
         cluster, asset = self._deps.cluster, finding.asset
@@ -99,6 +89,7 @@ class LeakRepair:
         if isinstance(result, InProgress):
             self._states[run.name] = dict(result.state)
             raise Again(after=LONG_CALL.delay(asked=result.retry_after))
+        self._states.pop(run.name, None)
         self._check.settled(finding)
         log.warning("deleted the orphan %s (%s)", asset.handle, finding.detail)
         return "deleted"
@@ -148,9 +139,7 @@ class Adoption:
         self._deps = deps
         self._cluster = deps.cluster
         self._drivers = sorted(deps.drivers.names())
-        self._one_shots = OneShots(dispatcher, "adopt", lambda run: partial(self._adopt, self._asked[run.name]))
-        self._asked: dict[str, Adoptable] = {}
-        """By the name of the operation."""
+        self.one_shots = OneShots(dispatcher, "adopt", self._adopt)
 
     async def plan(
         self, former: str, driver: str = "", *, back: bool = False, stopped: bool = False
@@ -226,23 +215,17 @@ class Adoption:
     async def start(self, former: str, driver: str = "", **flags: bool) -> list[Adoptable]:
         """Start to take over the assets of the plan without an obstacle; return the plan."""
         plan = await self.plan(former, driver, **flags)
-        runs: list[Run] = []
-        self._asked = {}
+        asked: list[tuple[Run, Adoptable]] = []
         for each in plan:
             if not each.obstacle:
                 volume = self._cluster.volumes.get(each.volume)
                 asset = asset_key(volume) if volume is not None else each.volume
-                runs.append(Run(verb="adopt", key=each.volume, uid=each.handle, driver=each.driver, asset=asset))
-                self._asked[runs[-1].name] = each
-        self._one_shots.start(runs)
+                run = Run(verb="adopt", key=each.volume, uid=each.handle, driver=each.driver, asset=asset)
+                asked.append((run, each))
+        self.one_shots.start(asked)
         return plan
 
-    def statuses(self) -> list[tuple[Adoptable, OneShotStatus]]:
-        """Return the adoptions started last, with their status."""
-        statuses = self._one_shots.statuses
-        return [(each, statuses[name]) for name, each in self._asked.items() if name in statuses]
-
-    async def _adopt(self, adoptable: Adoptable) -> str:
+    async def _adopt(self, run: Run, adoptable: Adoptable) -> str:
         driver = self._cluster.drivers.get(adoptable.driver)
         if driver is None:
             raise Unavailable(f"driver {adoptable.driver}: {self._cluster.drivers.broken(adoptable.driver)}")

@@ -10,10 +10,10 @@ import asyncio
 import functools
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from volplane._shared import TokenBucket
 from volplane.controller import logs
@@ -34,6 +34,7 @@ from volplane.operations.operation import (
     retry_delay,
 )
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CANCEL_GRACE: Final = 1.0
@@ -328,23 +329,34 @@ class OneShotStatus:
     """What was done, or why not; "" while it runs."""
 
 
-class OneShots:
-    """Runs the one-shot operations of one verb. Belongs to the event loop of the dispatcher's registry."""
+class OneShots(Generic[T]):
+    """Runs the one-shot operations of one verb, each for an item that a person asked for.
 
-    def __init__(self, dispatcher: Dispatcher, verb: str, handler: Handler) -> None:
-        """handler: its work returns what was done, as a sentence; `Again` goes on with it after a pause."""
+    Belongs to the event loop of the dispatcher's registry.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, verb: str, perform: Callable[[Run, T], Awaitable[str | None]]) -> None:
+        """perform: returns what was done, as a sentence; `Again` goes on with it after a pause."""
         self._dispatcher = dispatcher
+        self._perform = perform
+        self._items: dict[str, T] = {}
         self.statuses: dict[str, OneShotStatus] = {}
         """By name of the operation, those started last and those that run."""
-        dispatcher.register(verb, lambda run: functools.partial(self._recorded, run, handler(run)))
+        dispatcher.register(verb, lambda run: functools.partial(self._recorded, run))
 
-    def start(self, runs: Iterable[Run]) -> None:
+    def start(self, asked: Iterable[tuple[Run, T]]) -> None:
         """Start them all, except those that run already. Earlier ones that have ended are forgotten."""
         self.statuses = {name: each for name, each in self.statuses.items() if each.state is OneShotState.RUNNING}
-        for run in runs:
+        self._items = {name: self._items[name] for name in self.statuses}
+        for run, item in asked:
             if run.name not in self.statuses:
+                self._items[run.name] = item
                 self.statuses[run.name] = OneShotStatus(state=OneShotState.RUNNING)
                 self._begin(run)
+
+    def listed(self) -> list[tuple[T, OneShotStatus]]:
+        """Return the items of those started last and of those that run, with the status of each."""
+        return [(self._items[name], status) for name, status in self.statuses.items()]
 
     def _begin(self, run: Run) -> None:
         """Begin, or after `Again` go on with, an operation that has not ended."""
@@ -356,9 +368,9 @@ class OneShots:
         except OperationError as error:
             self.statuses[run.name] = OneShotStatus(state=OneShotState.REFUSED, detail=str(error))
 
-    async def _recorded(self, run: Run, work: Work) -> None:
+    async def _recorded(self, run: Run) -> None:
         try:
-            done = await work()
+            done = await self._perform(run, self._items[run.name])
         except Again:
             raise
         except Exception as error:

@@ -40,7 +40,7 @@ async def test_what_a_volume_points_at_is_taken_over_and_the_rest_stays_foreign(
     assert not hooks.asked["adopt"]
     plan = await cluster.adoption.start("old")
     await asyncio.sleep(1)
-    ((each, status),) = cluster.adoption.statuses()
+    ((each, status),) = cluster.adoption.one_shots.listed()
     assert each == plan[0]
     assert (status.state, status.detail) == ("done", "carries the marks of cluster here")
     assert {uid: shelf.assets[f"pvc-{uid}"].owner.cluster_id for uid in ("u1", "u2", "u3")} == {
@@ -95,11 +95,11 @@ async def test_a_volume_that_goes_meanwhile_is_no_reason(cluster: Any, shelf: An
         run = Run(verb="delete", key=name, uid=name, driver="shelf.example.com", asset=name)
         cluster.plane.operations.start(run, lambda: asyncio.sleep(30), lambda: None)
     await cluster.adoption.start("old")
-    ((_, status),) = cluster.adoption.statuses()
+    ((_, status),) = cluster.adoption.one_shots.listed()
     assert status.state == "running"
     await cluster.client.delete(VOLUMES, "pvc-u1")
     await asyncio.sleep(60)
-    ((_, status),) = cluster.adoption.statuses()
+    ((_, status),) = cluster.adoption.one_shots.listed()
     assert status.detail == "volume pvc-u1 is gone"
     assert not hooks.asked["adopt"]
 
@@ -109,7 +109,7 @@ async def test_a_failure_is_told(cluster: Any, shelf: Any, hooks: Any) -> None:
     hooks.fail("adopt", FailBefore(Unavailable("the shelf is away")))
     await cluster.adoption.start("old")
     await asyncio.sleep(0.2)
-    ((_, status),) = cluster.adoption.statuses()
+    ((_, status),) = cluster.adoption.one_shots.listed()
     assert status.detail == "the shelf is away"
 
 

@@ -26,7 +26,9 @@ async def confirmed(cluster: Any) -> None:
 
 
 def outcomes(cluster: Any, findings: Any) -> dict[str, tuple[str, str]]:
-    told = {finding.handle: (str(outcome.state), outcome.detail) for finding, outcome in cluster.repair.repairs()}
+    told = {
+        finding.handle: (str(outcome.state), outcome.detail) for finding, outcome in cluster.repair.one_shots.listed()
+    }
     return {finding.handle: told[finding.handle] for finding in findings}
 
 

@@ -24,18 +24,18 @@ class Repairs:
         self.dispatcher = Dispatcher(self.bench.registry)
         self.ran: list[tuple[str, float]] = []
         self.outcomes: list[object] = []
-        self.shots = OneShots(self.dispatcher, "repair", self._handle)
+        self.shots = OneShots(self.dispatcher, "repair", self._perform)
 
-    def _handle(self, run: Run) -> Work:
-        async def work() -> str | None:
-            self.ran.append((run.key, now()))
-            outcome = self.outcomes.pop(0) if self.outcomes else None
-            await asyncio.sleep(1.0)
-            if isinstance(outcome, Exception):
-                raise outcome
-            return str(outcome) if outcome is not None else None
+    def start(self, *runs: Run) -> None:
+        self.shots.start((run, run.key) for run in runs)
 
-        return work
+    async def _perform(self, _run: Run, item: str) -> str | None:
+        self.ran.append((item, now()))
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        await asyncio.sleep(1.0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return str(outcome) if outcome is not None else None
 
     def status(self, run: Run = FIRST) -> OneShotStatus | None:
         return self.shots.statuses.get(run.name)
@@ -66,9 +66,9 @@ async def test_what_a_person_asked_for_runs_once_and_says_what_was_done() -> Non
     repairs = Repairs()
     repairs.outcomes = ["volume v was deleted"]
     assert repairs.status() is None
-    repairs.shots.start([FIRST, SECOND])
+    repairs.start(FIRST, SECOND)
     assert repairs.status() == OneShotStatus(state=OneShotState.RUNNING)
-    repairs.shots.start([FIRST])
+    repairs.start(FIRST)
     assert repairs.status() == OneShotStatus(state=OneShotState.RUNNING)
     await asyncio.sleep(600.0)
     assert repairs.ran == [("data", 0.0), ("other", 0.0)]
@@ -80,7 +80,7 @@ async def test_what_a_person_asked_for_runs_once_and_says_what_was_done() -> Non
 async def test_what_failed_is_told_and_not_tried_again() -> None:
     repairs = Repairs()
     repairs.outcomes = [Unavailable("the filer is down"), TimeoutError()]
-    repairs.shots.start([FIRST, SECOND])
+    repairs.start(FIRST, SECOND)
     await asyncio.sleep(600.0)
     assert repairs.ran == [("data", 0.0), ("other", 0.0)]
     assert repairs.status() == OneShotStatus(state=OneShotState.FAILED, detail="the filer is down")
@@ -92,9 +92,9 @@ async def test_a_failure_that_is_forgotten_is_not_taken_up_at_the_end_of_its_del
 ) -> None:
     repairs = Repairs()
     repairs.outcomes = [Unavailable("down")]
-    repairs.shots.start([FIRST])
+    repairs.start(FIRST)
     await asyncio.sleep(1.1)
-    repairs.shots.start([SECOND])
+    repairs.start(SECOND)
     assert repairs.status() is None
     caplog.clear()
     await asyncio.sleep(600.0)
@@ -105,7 +105,7 @@ async def test_a_failure_that_is_forgotten_is_not_taken_up_at_the_end_of_its_del
 async def test_what_takes_several_calls_goes_on_until_it_is_done() -> None:
     repairs = Repairs()
     repairs.outcomes = [Again(after=20.0), "done at last"]
-    repairs.shots.start([FIRST])
+    repairs.start(FIRST)
     await asyncio.sleep(10.0)
     assert repairs.status() == OneShotStatus(state=OneShotState.RUNNING)
     await asyncio.sleep(600.0)
@@ -116,7 +116,7 @@ async def test_what_takes_several_calls_goes_on_until_it_is_done() -> None:
 async def test_what_holds_the_asset_refuses_it() -> None:
     repairs = Repairs()
     repairs.bench.start("delete", sleeping(5.0), asset="1")
-    repairs.shots.start([FIRST])
+    repairs.start(FIRST)
     refused = repairs.status()
     assert refused is not None
     assert refused.state is OneShotState.REFUSED
@@ -129,9 +129,9 @@ async def test_what_holds_the_asset_refuses_it() -> None:
 
 async def test_a_person_may_ask_again_once_it_has_ended_and_earlier_ends_are_forgotten() -> None:
     repairs = Repairs()
-    repairs.shots.start([FIRST, SECOND])
+    repairs.start(FIRST, SECOND)
     await asyncio.sleep(5.0)
-    repairs.shots.start([FIRST])
+    repairs.start(FIRST)
     assert repairs.status(SECOND) is None
     await asyncio.sleep(5.0)
     assert repairs.ran == [("data", 0.0), ("other", 0.0), ("data", 5.0)]
@@ -140,9 +140,9 @@ async def test_a_person_may_ask_again_once_it_has_ended_and_earlier_ends_are_for
 async def test_a_delay_after_a_failure_refuses_what_a_person_asks_for_meanwhile() -> None:
     repairs = Repairs()
     repairs.outcomes = [Unavailable("down")]
-    repairs.shots.start([FIRST])
+    repairs.start(FIRST)
     await asyncio.sleep(1.1)
-    repairs.shots.start([FIRST])
+    repairs.start(FIRST)
     refused = repairs.status()
     assert refused is not None
     assert refused.state is OneShotState.REFUSED
@@ -153,6 +153,6 @@ async def test_what_failed_on_the_asset_does_not_hold_it_up() -> None:
     repairs = Repairs()
     repairs.bench.start("provision", failing(RuntimeError("a bug")), asset="1")
     await asyncio.sleep(0.1)
-    repairs.shots.start([FIRST])
+    repairs.start(FIRST)
     await asyncio.sleep(2.0)
     assert repairs.status() == OneShotStatus(state=OneShotState.DONE)

@@ -92,7 +92,7 @@ class _Answers:
             "findings": [_finding(each, plane) for each in plane.leak_check.observations.findings()],
             "repairs": [
                 {"driver": finding.driver, "handle": finding.handle, **_progress(status)}
-                for finding, status in plane.leak_repair.repairs()
+                for finding, status in plane.leak_repair.one_shots.listed()
             ],
         }
 
@@ -116,7 +116,7 @@ class _Answers:
     async def adoptions(self, _: Mapping[str, str]) -> Any:
         """Return the progress of the adoption started last."""
         plane = await self._leading()
-        return [{**_adoptable(each), **_progress(status)} for each, status in plane.adoption.statuses()]
+        return [{**_adoptable(each), **_progress(status)} for each, status in plane.adoption.one_shots.listed()]
 
 
 def _progress(status: OneShotStatus) -> dict[str, str]:
