@@ -38,8 +38,6 @@ from volplane.errors import ConfigurationError, VolplaneError
 
 DIRECTORY_VARIABLE: Final = "VOLPLANE_RUNTIME_DIR"
 _FILE: Final = "http-{}.token"
-_LONGEST: Final = 256
-"""Bytes of a token file that are read."""
 _MOST_CONNECTIONS: Final = 256
 """At once, of clients without the token."""
 _BACKLOG: Final = 32
@@ -284,7 +282,7 @@ def read_token(port: int, host: str = "localhost") -> tuple[str, str]:
         try:
             _check(directory)
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
-                token, *served = file.read(_LONGEST).split() or [""]
+                token, *served = file.read().split() or [""]
             for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
                 if {address, "::" if ":" in address else "0.0.0.0"} & set(served):  # noqa: S104 - nothing is bound
                     return token, address

@@ -119,23 +119,18 @@ def _entries(kind: str) -> Iterator[Installed]:
         name = metadata.get("Name") or "a distribution without a name"
         version = metadata.get("Version") or "of unknown version"
         try:
-            text = distribution.read_text("entry_points.txt")
-        except (OSError, UnicodeDecodeError) as error:
+            points = distribution.entry_points.select(group=GROUPS[kind])
+        except (OSError, TypeError, ValueError) as error:
             log.warning("entry points of %s cannot be read: %s", name, error)
             continue
-        if text is None or GROUPS[kind] not in text:
+        if not points:
             continue
         known = re.sub(r"[-_.]+", "-", name).lower()
         if known in seen:
             continue  # the same distribution stands earlier on sys.path and shadows this one, as for imports
         seen.add(known)
-        section = ""
-        for line in (raw.strip() for raw in text.splitlines()):
-            if line.startswith("["):
-                section = line
-            elif section == f"[{GROUPS[kind]}]" and line and not line.startswith(("#", ";")):
-                entry, _, value = line.partition("=")
-                yield Installed(kind=kind, name=entry.strip(), value=value.strip(), distribution=f"{name} {version}")
+        for point in points:
+            yield Installed(kind=kind, name=point.name, value=point.value, distribution=f"{name} {version}")
 
 
 # --- importing --------------------------------------------------------------------------------------------------

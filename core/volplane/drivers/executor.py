@@ -66,11 +66,11 @@ class HookCalls:
     def running(self, driver: str, hook: str, *, overrun: bool = False) -> bool:
         """Tell whether a call of this hook has not returned. overrun: and its caller has stopped waiting."""
         calls = self.executor.running(driver)
-        return any(call.what == hook and (call.overrun or not overrun) for call in calls)
+        return any(call.what == hook and (call.abandoned.is_set() or not overrun) for call in calls)
 
     def hung(self, driver: str) -> bool:
         """Tell whether as many calls hang as may run at once. Only a restart of the process can change that."""
-        return sum(call.overrun for call in self.executor.running(driver)) >= self.limits(driver).concurrency
+        return sum(call.abandoned.is_set() for call in self.executor.running(driver)) >= self.limits(driver).concurrency
 
     async def call(
         self,
@@ -159,8 +159,6 @@ class PendingCall:
     """Done once the hook has returned or its deadline is past, whichever comes first."""
     begun: float | None = None
     """Loop time at which a thread took it."""
-    overrun: bool = False
-    """Its caller has stopped waiting."""
     performed: bool = False
     """The hook has returned; set in its thread."""
     value: Any = None
@@ -186,7 +184,7 @@ class PendingCall:
         """Note that the hook has returned, at loop time `now`."""
         if self.returned.done():
             return  # it was withdrawn before
-        if self.overrun and self.begun is not None:
+        if self.abandoned.is_set() and self.begun is not None:
             end = "returned" if self.error is None else f"raised {type(self.error).__name__}: {self.error}"
             late = now - self.begun
             log.warning("%s of driver %s %s after %.1f s, too late to count", self.what, self.driver, end, late)
@@ -226,7 +224,6 @@ class PendingCall:
 
     def _abandon(self, withdraw: Callable[[PendingCall], None]) -> None:
         self.abandoned.set()
-        self.overrun = True
         if self.begun is None:
             # No thread has taken it, so the hook is never called and the asset is free at once.
             withdraw(self)

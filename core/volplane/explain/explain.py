@@ -55,8 +55,6 @@ class Explainer:
     reason: Callable[[str, str], str] = lambda _queue, _key: ""
     """(queue, key) -> why the key waits, by the last pass over it."""
     operations: Sequence[OperationState] = ()
-    now: float = 0.0
-    """Loop time that the times of the operations refer to."""
     binds: bool = True
     """Whether this process is the binder."""
     expands: bool = True
@@ -91,6 +89,7 @@ class Explainer:
             kind, mine = "volume", self.controllers["volumes"]
             situation = list(_volume(item, self.cluster))
             attachments = self.cluster.attachments_of(item)
+        now = self.cluster.monotonic()
         then: list[str] = []
         for each in self.controllers.values():
             if each.cache is mine.cache and each.explained == "reason" and (why := self.reason(each.queue, item.key)):
@@ -105,14 +104,14 @@ class Explainer:
         waits = [
             f"{state.name} ends, then this is decided anew"
             if state.next_try is None
-            else f"{state.name} is tried again in {max(state.next_try - self.now, 0.0):.1f} s"
+            else f"{state.name} is tried again in {max(state.next_try - now, 0.0):.1f} s"
             for state in running
         ]
         return Explanation(
             kind=kind,
             name=item.key,
             situation=tuple(situation),
-            tried=tuple(what_it_does(state, self.now, tries=False) for state in running),
+            tried=tuple(what_it_does(state, now, tries=False) for state in running),
             next=tuple(waits or then or (nothing,)),
         )
 

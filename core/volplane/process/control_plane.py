@@ -117,7 +117,6 @@ class ControlPlane:
             controllers=self.controllers,
             reason=self.reason,
             operations=self.operations.snapshot(),
-            now=self.state.monotonic(),
             drivers=self.drivers.names(),
             binds=self.role.runs("binder"),
             expands=not self.controllers.keys().isdisjoint(CHANGES),
@@ -164,8 +163,6 @@ class Term:
     resync: float
     """Seconds between passes over all objects; 0 = never."""
     random: Random
-    needs_driver: bool
-    """Whether the controllers do nothing without a driver."""
     served_on_nodes: bool
     """Whether processes of nodes serve a driver, whose claims are assigned here."""
     stopping: bool = False
@@ -176,7 +173,7 @@ class Term:
         """Why no driver can work; "" = one can, or the controllers can do without."""
         if self.served_on_nodes:
             return ""
-        return why_none_works(self.plane.drivers.status(), needed=self.needs_driver)
+        return why_none_works(self.plane.drivers.status(), needed=not self.plane.role.runs("binder"))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, by the caller or because the term gave up; then stop all in order.
@@ -187,7 +184,7 @@ class Term:
         async with asyncio.TaskGroup() as group:
             events = group.create_task(self.recorder.run(), name="events")
             controllers = group.create_task(plane.run(), name="controllers")
-            finding = [group.create_task(self._check_leaks(), name="leak check")]
+            finding = [group.create_task(plane.leak_check.run(), name="leak check")]
             if plane.attachments is not None:
                 finding.append(group.create_task(plane.attachments.run(), name="attachments"))
             keeping = [
@@ -217,10 +214,6 @@ class Term:
                 plane.executor.close()
                 await self.recorder.close(EVENT_SECONDS)
                 events.cancel()
-
-    async def _check_leaks(self) -> None:
-        await self.plane.drivers.started.wait()
-        await self.plane.leak_check.run()
 
     async def _end_when_all_hang(self, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()

@@ -299,7 +299,6 @@ class ControllerProcess:
             recorder,
             resync=options.resync,
             random=self._random,
-            needs_driver="binder" not in options.controllers,
             served_on_nodes=bool(self._loaded.on_nodes),
         )
         self._leading.set()

@@ -31,7 +31,7 @@ MARKED = {"pv.kubernetes.io/bind-completed": "yes"}
 
 
 def explained(*objects: KubeObject, operations: tuple[OperationState, ...] = (), **more: Any) -> Explanation:
-    return explainer(state_with(*objects, **more), operations=operations, now=100.0).explain("claim", KEY)
+    return explainer(state_with(*objects, **more), operations=operations).explain("claim", KEY)
 
 
 def explainer(state: StateOfTest, **more: Any) -> Explainer:
@@ -70,7 +70,7 @@ def fast(**fields: Any) -> Claim:
 
 def operation(uid: str, **fields: Any) -> OperationState:
     run = Run(verb="provision", key=KEY, uid=uid, driver=DRIVER, asset="a")
-    return OperationState.of(run, **{"failures": 0, "error": "", "since": 97.5, **fields})
+    return OperationState.of(run, **{"failures": 0, "error": "", "since": 997.5, **fields})
 
 
 def test_a_claim_that_does_not_exist() -> None:
@@ -151,7 +151,7 @@ def test_a_running_operation_is_told_with_its_age_and_what_follows() -> None:
 
 def test_a_failed_operation_is_told_with_its_error_and_the_time_of_the_next_try() -> None:
     made = fast()
-    failed = operation(made.uid, phase=Phase.WAITING, failures=3, error="disk full", next_try=108.0)
+    failed = operation(made.uid, phase=Phase.WAITING, failures=3, error="disk full", next_try=1008.0)
     told = explained(made, storage_class(provisioner=DRIVER), operations=(failed,))
     assert told.tried == (f"{failed.name} failed 3 times, the last with: disk full",)
     assert told.next == (f"{failed.name} is tried again in 8.0 s",)
@@ -205,12 +205,12 @@ def test_what_waits_is_not_said_to_run(phase: Phase, words: str) -> None:
     waiting = operation(made.uid, phase=phase)
     told = explained(made, storage_class(provisioner=DRIVER), operations=(waiting,))
     assert told.tried == (f"{waiting.name} {words}",)
-    assert what_it_does(waiting, 100.0) == told.tried[0]
+    assert what_it_does(waiting, 1000.0) == told.tried[0]
 
 
 def test_what_waits_after_a_failure_says_until_when() -> None:
-    failed = operation("u", phase=Phase.WAITING, failures=3, error="disk full", next_try=108.0)
-    assert what_it_does(failed, 100.0).endswith("the last with: disk full; it is tried again in 8.0 s")
+    failed = operation("u", phase=Phase.WAITING, failures=3, error="disk full", next_try=1008.0)
+    assert what_it_does(failed, 1000.0).endswith("the last with: disk full; it is tried again in 8.0 s")
 
 
 def test_a_provisioner_that_is_nearly_a_driver_is_asked_about() -> None:
@@ -284,7 +284,7 @@ def test_what_a_claim_waits_for_may_be_its_attachment() -> None:
     objects = (used, volume(claim=used, csi=csi, hostPath=None, status=BOUND), waiting)
     assert explained(*objects).next == ("attacher x.io attaches it to node n",)
     run = Run(verb="attach", key="a", uid="u-a", driver="x.io", asset="v")
-    failed = OperationState.of(run, phase=Phase.WAITING, failures=3, error="busy", since=97.5, next_try=104.0)
+    failed = OperationState.of(run, phase=Phase.WAITING, failures=3, error="busy", since=997.5, next_try=1004.0)
     told = explained(*objects, operations=(failed,))
     assert told.tried == (f"{failed.name} failed 3 times, the last with: busy",)
     assert told.next == (f"{failed.name} is tried again in 4.0 s",)
