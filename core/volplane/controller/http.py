@@ -148,8 +148,6 @@ class _Connection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    """Answers requests, one on each connection."""
-
     token: ActionToken | None = None
 
     def __init__(self, pages: Pages) -> None:

@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 GROUPS: Final[Mapping[str, str]] = {"backend": "volplane.backends", "extension": "volplane.extensions"}
 """Kind of a plugin -> its entry point group."""
 IMPORT_DEADLINE: Final = 30.0
-_LONGEST_ANSWER: Final = 65_536
 
 _VALUE: Final = re.compile(r"(?P<module>[\w.]+)\s*:\s*(?P<attribute>[\w.]+)\s*(?:\[.*\])?")
 
@@ -206,8 +205,7 @@ def _try_import(entry: Installed, module: str, deadline: float) -> None:
         finally:
             end()
             atexit.unregister(end)
-        end_of_report = report.seek(0, os.SEEK_END)
-        report.seek(max(0, end_of_report - _LONGEST_ANSWER))
+        report.seek(0)
         last_line = report.read().rpartition(b"\n")[2]
     # A module may write to any open descriptor: only a line with our token is the child's report.
     try:
@@ -222,8 +220,6 @@ def _try_import(entry: Installed, module: str, deadline: float) -> None:
 
 
 class _Answer(msgspec.Struct):
-    """The child's report."""
-
     token: str
     """The token that we gave it. Text that the module itself has written lacks it."""
     error: str = ""
