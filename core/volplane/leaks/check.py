@@ -84,8 +84,7 @@ class LeakCheck:
         return targets
 
     async def run(self) -> None:
-        """Check every driver now and then, until cancelled. Starts once drivers have started and caches are synced."""
-        await self._deps.drivers.started.wait()
+        """Check every driver now and then, until cancelled. Starts once the caches are synced."""
         for cache in (self._cluster.claims, self._cluster.volumes, self._cluster.nodes):
             await cache.listed.wait()
         async with asyncio.TaskGroup() as group:

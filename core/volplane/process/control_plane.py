@@ -184,7 +184,7 @@ class Term:
         async with asyncio.TaskGroup() as group:
             events = group.create_task(self.recorder.run(), name="events")
             controllers = group.create_task(plane.run(), name="controllers")
-            finding = [group.create_task(plane.leak_check.run(), name="leak check")]
+            finding = [group.create_task(self._check_leaks(), name="leak check")]
             if plane.attachments is not None:
                 finding.append(group.create_task(plane.attachments.run(), name="attachments"))
             keeping = [
@@ -214,6 +214,10 @@ class Term:
                 plane.executor.close()
                 await self.recorder.close(EVENT_SECONDS)
                 events.cancel()
+
+    async def _check_leaks(self) -> None:
+        await self.plane.drivers.started.wait()
+        await self.plane.leak_check.run()
 
     async def _end_when_all_hang(self, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
