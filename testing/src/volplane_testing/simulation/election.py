@@ -85,7 +85,7 @@ class Election:
             if (taken := self._send("PATCH", {"spec": spec})) is None:
                 self._violations.report("somebody-leads", f"{name} cannot take the Lease with {spec}")
             lease = taken or lease
-        fence = Fence(lease["spec"]["leaseTransitions"], name, lease["metadata"]["uid"])
+        fence = _fence_of(lease, name)
         time, slept = asyncio.get_running_loop().time, partial(self.slept.__getitem__, name)
         return Leadership(fence=fence, until=math.inf, margin=MARGIN, clock=lambda: time() - slept(), suspended=slept)
 
@@ -130,7 +130,7 @@ class Election:
         lease = self._send("GET")
         for process in self._named(self.holder):
             ours = process.leadership.fence
-            if lease is not None and ours is not None and lease["spec"]["holderIdentity"] != ours.holder:
+            if lease is not None and ours is not None and _fence_of(lease, lease["spec"]["holderIdentity"]) != ours:
                 self.begin_anew(process.name)
 
     def remake_lease(self, delay: float) -> None:
@@ -188,6 +188,10 @@ class Election:
         sent = json.dumps(content).encode() if content is not None else b""
         answer = self._view.send("cluster", method, path, sent, headers={"content-type": media})
         return json.loads(answer.body) if answer.status < 300 else None
+
+
+def _fence_of(lease: dict[str, Any], holder: str) -> Fence:
+    return Fence(lease["spec"]["leaseTransitions"], holder, lease["metadata"]["uid"])
 
 
 class Stops:
