@@ -17,6 +17,7 @@ from volplane import (
     DetachRequest,
     Done,
     InvalidArgument,
+    Throttled,
     Unavailable,
     VolumeInUse,
     hookimpl,
@@ -380,6 +381,39 @@ async def test_nor_does_it_to_another_process(backend: type[MemoryBackend]) -> N
         cluster.api.delete("volumeattachments", "to-node-1")
         await cluster.advance(700.0)
         assert asset.attached_to == ["node-2"]
+
+
+class DetachesNothing(AttachesAnywhere):
+    """Attaches to node-1 without an answer, and sends no `detach`."""
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Any:
+        attached = super().attach(request)
+        if request.node.name == "node-1":
+            raise Unavailable("no answer")
+        return attached
+
+    @hookimpl
+    def detach(self, request: DetachRequest) -> Done:
+        raise Throttled("nothing was sent", retry_after=30.0, nothing_done=True)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_detach_that_did_nothing_proves_nothing_about_an_attach(*, restarts: bool) -> None:
+    async with beside_stock(backend=DetachesNothing) as (cluster, asset, volume):
+        if restarts:  # The next process knows of no failure of `attach`.
+            cluster.fail("patch", "volumeattachments/status", times=10)
+        ask(cluster, "node-1", volume)
+        await cluster.advance(2.0)
+        if restarts:
+            await cluster.restart()
+        cluster.api.delete("volumeattachments", "to-node-1")
+        cluster.heal()
+        await cluster.advance(5.0)
+        assert status_of(cluster, "node-1")["detachError"]["message"] == "nothing was sent"
+        ask(cluster, "node-2", volume)
+        await cluster.advance(100.0)
+        assert set(asset.attached_to) == {"node-1"}
 
 
 async def test_a_node_that_is_full_keeps_the_volume_from_no_other_node() -> None:

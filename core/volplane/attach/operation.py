@@ -59,12 +59,13 @@ class _AttachmentOperation:
 
     def _failed(self, run: Run, progress: AttachmentProgress, error: BackendError) -> None:
         if (attachment := self.deps.cluster.attachments.get(run.key)) is not None:
-            proven = error.nothing_done or isinstance(error, AttachedElsewhere)
-            # It proves nothing about an earlier call, whose failure the status may still show.
-            progress.uncertain = not error.nothing_left and (not proven or _is_uncertain(attachment, progress))
             code = _GRPC_CODES.get(error.grpc_code)
-            if progress.uncertain and code in _NOTHING_ATTACHED:
-                code = _GRPC_CODES["UNKNOWN"]  # The status is what the next process knows.
+            if self.hook == "attach":  # What a failed `detach` did or did not do says nothing of `attach`.
+                proven = error.nothing_done or isinstance(error, AttachedElsewhere)
+                # It proves nothing about an earlier call, whose failure the status may still show.
+                progress.uncertain = not error.nothing_left and (not proven or _is_uncertain(attachment, progress))
+                if progress.uncertain and code in _NOTHING_ATTACHED:
+                    code = _GRPC_CODES["UNKNOWN"]  # The status is what the next process knows.
             progress.unreported = AttachmentFailure(self.hook, str(error), code)
             self.deps.queue("attacher").enqueue(run.key)  # The failure is written before the next try.
 
@@ -133,7 +134,7 @@ class AttachOperation(_AttachmentOperation):
         record = attachment_intent_of(other)
         if record is not None and record.hook == "attach" and record.state is not None:
             return True  # A former process has started a job of the backend.
-        if progress.unreported is None and other.status.attach_error is None:
+        if progress.uncertain is None and other.status.attach_error is None:
             return attachment.status.attach_error is not None or _age(other) < _age(attachment)
         return _is_uncertain(other, progress)
 

@@ -274,7 +274,7 @@ class AttachmentProgress(msgspec.Struct):
     lost: bool = False
     """The status says attached and the backend does not, so `attach` is called again."""
     uncertain: bool | None = None
-    """Whether a call that failed may have had an effect; None = none has ended in this process."""
+    """Whether an `attach` that failed may have had an effect; None = no call has shown it in this process."""
 
     def succeeded(self, step: Attaching | Attached | Detaching | Detached) -> None:
         self.step, self.unreported, self.uncertain = step, None, False
