@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -414,6 +414,62 @@ async def test_a_detach_that_did_nothing_proves_nothing_about_an_attach(*, resta
         ask(cluster, "node-2", volume)
         await cluster.advance(100.0)
         assert set(asset.attached_to) == {"node-1"}
+
+
+class RefusesAtFirst(AttachesAnywhere):
+    """Refuses node-2 once, or every time but for the second. What comes of that second call, no status ever shows."""
+
+    clusters: ClassVar[list[Cluster]] = []
+    calls: ClassVar[list[str]] = []
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Any:
+        self.calls.append(request.node.name)
+        if request.node.name == "node-2":
+            if (tries := self.calls.count("node-2")) == 1 or (tries > 2 and self.goes_on):
+                raise InvalidArgument("it has no port")
+            if tries == 2:
+                self.clusters[-1].fail("patch", "volumeattachments/status", times=10**6)
+        return super().attach(request)
+
+    goes_on = False
+
+
+class RefusesButOnce(RefusesAtFirst):
+    goes_on = True
+
+
+@pytest.mark.parametrize("backend", [RefusesAtFirst, RefusesButOnce])
+async def test_a_refusal_proves_nothing_about_the_attach_after_it(backend: type[RefusesAtFirst]) -> None:
+    async with beside_stock(backend=backend) as (cluster, asset, volume):
+        backend.clusters.append(cluster)
+        backend.calls.clear()
+        ask(cluster, "node-2", volume)
+        await cluster.advance(1.0)
+        assert status_of(cluster, "node-2")["attachError"]["errorCode"] == 3
+        await cluster.advance(400.0)
+        assert asset.attached_to == ["node-2"]
+        ask(cluster, "node-1", volume)
+        await cluster.advance(20.0)
+        assert status_of(cluster, "node-2")["attached"] is False
+        cluster.heal()
+        await cluster.restart()
+        await cluster.advance(500.0)
+        assert set(asset.attached_to) == {"node-2"}
+
+
+async def test_a_volume_that_one_node_never_gets_can_be_attached_to_another_one_after_a_restart() -> None:
+    """Therefore a shown refusal is withdrawn before the next call, by a write, and is believed until then."""
+    async with beside_stock(backend=NotTheFirstNode) as (cluster, asset, volume):
+        ask(cluster, "node-1", volume)
+        await cluster.advance(5.0)
+        await cluster.restart()
+        await cluster.advance(400.0)
+        assert status_of(cluster, "node-1")["attachError"]["errorCode"] == 3
+        await cluster.restart()
+        ask(cluster, "node-2", volume)
+        await cluster.advance(700.0)
+        assert asset.attached_to == ["node-2"]
 
 
 async def test_a_node_that_is_full_keeps_the_volume_from_no_other_node() -> None:

@@ -20,6 +20,7 @@ from volplane.errors import AttachedElsewhere, BackendError, InvalidArgument, Op
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import node_identity
 from volplane.kube import names
+from volplane.kube.kinds import ATTACHMENTS
 from volplane.kube.objects import Node, Volume, VolumeAttachment
 from volplane.requests import AttachRequest, DetachRequest
 from volplane.state.cluster_state import ClusterState, asset_name
@@ -94,6 +95,7 @@ class AttachOperation(_AttachmentOperation):
             asked = AttachRequest(context=context, volume=identity, node=node, read_only=read_only, attachment=run.uid)
             try:
                 self._refuse_second_node(run, now, volume)
+                await self._withdraw_proof(now, progress)
                 result = await deps.hooks.call(driver, asked)
             except BackendError as error:
                 self._failed(run, progress, error)
@@ -104,6 +106,17 @@ class AttachOperation(_AttachmentOperation):
                 progress.succeeded(Attached(dict(result.metadata), node.uid))
 
         return attach
+
+    async def _withdraw_proof(self, attachment: VolumeAttachment, progress: AttachmentProgress) -> None:
+        """Show no longer that no `attach` has had an effect: this process may end after the one that follows."""
+        error = attachment.status.attach_error
+        if error is None or error.error_code not in _NOTHING_ATTACHED:
+            return
+        progress.uncertain = _is_uncertain(attachment, progress)
+        version = {"resourceVersion": attachment.metadata.resource_version}
+        body = {"metadata": version, "status": {"attachError": {"errorCode": _GRPC_CODES["UNKNOWN"]}}}
+        written = await self.deps.client.patch(ATTACHMENTS, attachment.key, body, subresource="status")
+        self.deps.cluster.attachments.observe(written)
 
     def _refuse_second_node(self, run: Run, attachment: VolumeAttachment, volume: Volume) -> None:
         """Raise AttachedElsewhere if a volume for one node at a time is at another node, whatever its backend allows.
