@@ -14,11 +14,14 @@ from scenarios.backends import OK, GrowingBackend, ScriptedBackend
 from scenarios.harness import Harness, Json, Refused
 from scenarios.stories import DRIVER, claim, storage_class
 from volplane import (
+    Absent,
     Asset,
     BackendError,
     ExpandRequest,
+    FindRequest,
     InProgress,
     InvalidArgument,
+    ProvisionRequest,
     ResourceExhausted,
     Unavailable,
     VolumeInUse,
@@ -781,6 +784,60 @@ async def test_attributes_that_cannot_be_had_yet_are_tried_again_when_the_backen
         said = harness.messages("ProvisioningFailed")[0]
         words = 'the asset is made, and is not changed to VolumeAttributesClass "gold": too many changes (Busy)'
         assert said.endswith(f": {words}; next attempt in 77 s")
+
+
+class MadeByAJob(GrowingBackend):
+    """Makes assets of a colour only, by a job of 20 s that goes on whoever asks for it."""
+
+    begun = False
+
+    def __init__(self) -> None:
+        super().__init__(DRIVER, csi=True)
+        self._info = {"csi_driver_name": "memory.volplane.dev"}
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        if "colour" not in request.mutable_parameters:
+            raise InvalidArgument("which colour?")
+        if not self.begun:
+            self.begun = True
+            asyncio.get_running_loop().call_later(20.0, self.memory.provision, request)
+        return self.memory.provision(request) if self.assets else InProgress(retry_after=5.0, state={"job": "1"})
+
+
+class FindsWhatAJobMade(MadeByAJob):
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        return self.memory.find(request)
+
+
+@pytest.mark.parametrize("backend", [MadeByAJob, FindsWhatAJobMade])
+async def test_the_job_of_a_claim_that_goes_is_followed_with_the_attributes_that_it_was_begun_with(
+    backend: type[MadeByAJob],
+) -> None:
+    made = backend()
+    async with Harness(made) as h:
+        await born_with(h, attributes("gold", "yellow"))
+        await asyncio.sleep(7.0)
+        assert made.begun
+        await h.delete("claims", "c")
+        await asyncio.sleep(60.0)
+        assert not made.assets
+        assert await h.claims() == {}
+
+
+async def test_no_refusal_of_another_demand_proves_that_a_job_will_make_nothing() -> None:
+    made = FindsWhatAJobMade()
+    async with Harness(made) as h:
+        await born_with(h, attributes("gold", "yellow"))
+        await asyncio.sleep(7.0)
+        await h.delete("attributes", "gold")
+        await h.delete("claims", "c")
+        await asyncio.sleep(12.0)
+        assert await h.claims() == {"c": "Pending"}
+        await asyncio.sleep(600.0)
+        assert not made.assets, "once the job is done its asset is found"
+        assert await h.claims() == {}
 
 
 # --- under quotas --------------------------------------------------------------------------------------------------

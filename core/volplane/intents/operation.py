@@ -12,6 +12,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -23,14 +24,14 @@ from volplane.controller.logs import traceparent
 from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import DriverView, LoadedDrivers
 from volplane.drivers.registry import DriverRegistry
-from volplane.errors import BackendError, OperationError, OutcomeUnknown
+from volplane.errors import ApiNotFound, BackendError, InvalidArgument, NotFound, OperationError, OutcomeUnknown
 from volplane.intents.ownership import claim_elsewhere, held_by_another, volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, holds_asset, presumed_intent
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
 from volplane.kube import names
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
+from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttributesClass
 from volplane.operations.operation import Again
 from volplane.operations.registry import OperationRegistry
 from volplane.requests import Context, DeleteRequest, FindRequest, HookRequest
@@ -159,6 +160,22 @@ class OperationDeps:
         )
         found = await self.hooks.call(driver, request)
         return found if isinstance(found, Asset) else None
+
+    async def attributes_of(self, claim: Claim, driver: DriverView) -> VolumeAttributesClass | None:
+        """Return the VolumeAttributesClass that the claim names. Raises NotFound or InvalidArgument if it cannot be
+        applied.
+        """
+        name, csi_name = claim.spec.volume_attributes_class_name, driver.info.csi_driver_name
+        if not name:
+            return None
+        try:
+            attributes = await self.client.get(VOLUME_ATTRIBUTES_CLASSES, name)
+        except ApiNotFound:
+            raise NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found') from None
+        if attributes.driver_name not in (driver.name, csi_name):
+            of = f'is of driver "{attributes.driver_name}", the storage class of "{csi_name}"'
+            raise InvalidArgument(f'VolumeAttributesClass "{name}" {of}')
+        return attributes
 
     def next_due(self, retry_after: float) -> float:
         """Return the loop time at which a hook that answered `InProgress` is called again."""
@@ -300,13 +317,17 @@ class DiscardOperation:
             # was made for another demand, `provision` raises AlreadyExists.
             storage_class = StorageClass(metadata=storage_class.metadata, provisioner=driver.name)
         context = self.deps.context(driver, intent.generation, intent.state)
-        request = provision_request(claim, storage_class, driver, intent, context, places=self.deps.cluster.places)
+        attributes = None
+        with suppress(BackendError):  # Without them the call may still show what has become of the job.
+            attributes = await self.deps.attributes_of(claim, driver)
+        mutable, places = attributes.parameters if attributes is not None else None, self.deps.cluster.places
+        request = provision_request(claim, storage_class, driver, intent, context, places=places, mutable=mutable)
         try:
             result = await self.deps.hooks.call(driver, request)
         except BackendError as error:
-            # An error such as InvalidArgument proves nothing about an earlier call whose outcome is unknown. With
-            # `find` there is no such call: it has found nothing, and this call has asked for the job.
-            if error.nothing_left or (error.nothing_done and driver.supports("find")):
+            # An error such as InvalidArgument proves nothing about the earlier call, nor about its job: the classes
+            # may demand something else now.
+            if error.nothing_left:
                 return None
             raise
         if isinstance(result, InProgress):

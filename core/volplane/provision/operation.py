@@ -17,7 +17,6 @@ from volplane.intents.ownership import held_by_another
 from volplane.intents.record import provisioning_failed
 from volplane.intents.requests import asset_identity, provision_request
 from volplane.kube import names
-from volplane.kube.kinds import VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
 from volplane.operations.operation import Again
 from volplane.provision.decide import awaits_recognition
@@ -58,8 +57,7 @@ class ProvisionOperation:
         context = self.deps.context(driver, intent.generation, intent.state)
         progress.provision_began()
         try:
-            named = claim.spec.volume_attributes_class_name
-            attributes = await _read_attributes(named, driver, self.deps) if named else None
+            attributes = await self.deps.attributes_of(claim, driver)
             mutable = attributes.parameters if attributes is not None else None
             places = self.deps.cluster.places
             request = provision_request(claim, storage_class, driver, intent, context, places=places, mutable=mutable)
@@ -171,20 +169,6 @@ class ProvisionOperation:
 # The volume names the class from its creation, so it must have the attributes by then. `provision` gets them, but may
 # ignore them, and another class may be named since the asset was made: `modify` follows, before the volume is created.
 # Source: external-provisioner, which passes them to CreateVolume as mutable parameters; KEP-3751.
-
-
-async def _read_attributes(name: str, driver: DriverView, deps: OperationDeps) -> VolumeAttributesClass:
-    """Return the class of this name. Raises NotFound or InvalidArgument if it cannot be applied."""
-    try:
-        attributes = await deps.client.get(VOLUME_ATTRIBUTES_CLASSES, name)
-    except errors.ApiNotFound:
-        raise errors.NotFound(f'volumeattributesclass.storage.k8s.io "{name}" not found') from None
-    if attributes.driver_name not in (driver.name, driver.info.csi_driver_name):
-        of_class = f'the storage class of "{driver.info.csi_driver_name}"'
-        raise errors.InvalidArgument(
-            f'VolumeAttributesClass "{name}" is of driver "{attributes.driver_name}", {of_class}'
-        )
-    return attributes
 
 
 async def _apply_attributes(
