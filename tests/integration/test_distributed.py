@@ -536,6 +536,28 @@ async def test_a_claim_goes_to_no_node_whose_room_another_one_is_to_grow_into(as
             assert cluster.node_of("small") == "a", "what has grown counts once"
 
 
+async def test_what_a_volume_is_to_grow_counts_whatever_other_claims_name_it() -> None:
+    async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
+        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"}, allowVolumeExpansion=True)
+        cluster.disks["b"].capacity_bytes = 8 * GIB
+        await cluster.advance(70)
+        cluster.create_claim("grows", "local", "1Gi")
+        await cluster.advance(70)
+        await cluster.kill("a")
+        cluster.api.patch("persistentvolumeclaims", "grows", {"spec": {"resources": {"requests": {"storage": "6Gi"}}}})
+        spec = cluster.claim("grows")["spec"]
+        cluster.api.create("persistentvolumeclaims", {"metadata": {"name": "stranger"}, "spec": spec}, "other")
+        for name in ("first", "second"):
+            await cluster.advance(5)
+            cluster.create_claim(name, "local", "5Gi")
+            await cluster.advance(5)
+            assert cluster.node_of(name) == "b"
+            cluster.api.delete("persistentvolumeclaims", name)
+            if name == "first":
+                cluster.api.delete("persistentvolumeclaims", "stranger", "other")
+            await cluster.advance(70)
+
+
 async def test_the_central_process_says_nothing_of_the_growth_that_a_node_works_on() -> None:
     async with DistributedCluster(["a"]) as cluster:
         cluster.create_class("local", allowVolumeExpansion=True)

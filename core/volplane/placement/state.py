@@ -127,8 +127,9 @@ class PlacementState:
         self.usage.set(self.usage.claims, volume_name_of(present), None if new is None else self._promise_to(new))
         if new is None:
             self.usage.set(self.usage.held, volume_name_of(present), None)  # A write on its way will find no claim.
-        if present.spec.volume_name:
-            self._follow_growth(present.spec.volume_name, new)
+        volume = self.cluster.volumes.get(present.spec.volume_name or "")
+        if volume is not None and refers_to(volume, present):  # Other claims may name it, too.
+            self._follow_growth(volume.name, new)
         if new is None or new.spec.volume_name:
             self.refused.pop(present.uid, None)
             self.since.pop(present.uid, None)
@@ -173,7 +174,7 @@ class PlacementState:
             self.usage.set(self.usage.volumes, present.name, promise)
         if new is None:
             self.lost.pop(present.name, None)
-        if more or new is None:
+        if more or new is None or old is None or old.spec.claim_ref != new.spec.claim_ref:
             reference = present.spec.claim_ref
             self._follow_growth(present.name, self.cluster.claims.get(reference.key) if reference else None)
 
