@@ -183,9 +183,11 @@ class PlacementState:
             for _, offers in self._node_offers.values():
                 offers.dirty.add(node_hash(node))
         if (present := new or old) is not None:
-            labels, version = present.metadata.labels or {}, None if new is None else new.version
-            driver, node = labels.get(names.CAPACITY_DRIVER, ""), labels.get(names.NODE, "")
-            self.usage.published(driver, node, present.key, version)
+            # Its label says anything, but a node can name no other one alone as its owner.
+            owners = {each.name for each in present.metadata.owner_references or () if each.kind == "Node"}
+            node = node_hash(owners.pop()) if len(owners) == 1 else ""
+            driver = (present.metadata.labels or {}).get(names.CAPACITY_DRIVER, "")
+            self.usage.published(driver, node, present.key, None if new is None else new.version)
 
     def is_new(self, item: KubeObject) -> bool:
         """Return whether published room may not heed it yet: a class is published by one node after the other."""

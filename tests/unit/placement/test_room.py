@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from unit.deciding import put
 from unit.placement.test_nodes import Nodes, node
 from volplane.kube import names
-from volplane.kube.objects import CsiStorageCapacity
-from volplane.placement.room import PublishedRoom, Room
+from volplane.kube.objects import CsiStorageCapacity, OwnerReference
+from volplane.placement.room import Promise, PublishedRoom, Room
+from volplane.placement.state import PlacementState
+from volplane.state.naming import node_hash
 
 DRIVER = "disk.example.com"
 
@@ -81,4 +84,20 @@ def test_a_selector_of_other_labels_is_matched_with_every_node() -> None:
     room = PublishedRoom(nodes.book)
     need = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}
     room.changed(None, published("one", "1Ki", labels={}, nodeTopology=need))
-    assert list(room.of(DRIVER, "fast") or ()) == ["b"]
+    assert list(room.of(DRIVER, "fast") or ()) === ["b"]
+
+
+def test_what_is_made_on_a_node_counts_until_the_room_that_this_node_owns_is_published_anew() -> None:
+    nodes = Nodes(node("a"), node("b"))
+    room = PublishedRoom(nodes.book)
+    state = PlacementState(cluster=nodes.cluster, drivers=[DRIVER], nodes=nodes.book, room=room)
+    label = node_hash("a")
+    state.usage.made("made", Promise(DRIVER, label, 100), 5, 0.0)
+    reserved = list[int]()
+    for version, owners in enumerate(("b", "ab", "", "a"), start=6):
+        item = published("room", "1Ki", labels={"zone": "b"}, version=version)
+        item.metadata.labels[names.NODE] = label
+        references = [OwnerReference(kind="Node", name=owner) for owner in owners]
+        state.capacity_changed(None, replace(item, metadata=replace(item.metadata, owner_references=references)))
+        reserved.append(state.usage.reserved[DRIVER, label])
+    assert reserved == [100, 100, 100, 0]
