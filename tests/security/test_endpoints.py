@@ -163,18 +163,46 @@ async def test_who_holds_every_connection_loses_the_oldest_and_a_probe_is_answer
 
 
 @pytest.mark.real_time
-async def test_who_opens_connections_without_end_is_cut_unread_and_others_are_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_who_asks_without_end_is_cut_and_others_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MOST_A_SECOND", 5)
     loop = asyncio.get_running_loop()
     async with serve_pages(ANYWHERE, pages()) as url:
         begun, served = loop.time(), 0
         for _ in range(100):
             with contextlib.suppress(OSError):
-                served += b"200 OK" in await answered(url, HEALTH)
+                served += b"200 OK" in await answered(url, METRICS)
         assert 0 < served <= 5 * (loop.time() - begun + 2)
-        assert b"200 OK" in await answered(url, HEALTH, source="127.0.0.6")
+        assert b"200 OK" in await answered(url, METRICS, source="127.0.0.6")
+
+
+@pytest.mark.real_time
+async def test_probes_are_answered_though_others_of_their_address_open_connections_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The flood may come from a pod in the network of the host, where the kubelet is."""
+    monkeypatch.setattr(http, "_MOST_A_SECOND", 2)
+    monkeypatch.setattr(http, "_MOST_CONNECTIONS", 32)
+    reasons: list[str] = []
+    shown = Pages(unready=lambda: reasons, metrics=bytes)
+    async with serve_pages(ANYWHERE, shown) as url, contextlib.AsyncExitStack() as held:
+        port = int(url.rpartition(":")[2])
+        reader, other = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.6", 0))
+        held.callback(other.close)
+        for number in range(60):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            held.callback(writer.close)
+            writer.write(b"GET /metr" if number % 2 else b"")
+            for page in (b"healthz", b"livez", b"readyz") if number % 3 == 0 else ():
+                answer = await answered(url, HEALTH.replace(b"healthz", page))
+                assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+                assert answer.endswith(b"\r\n\r\nok\n")
+        assert (await answered(url, HEALTH.replace(b"GET", b"HEAD"))).endswith(b"\r\n\r\n")
+        reasons.append("it has no lease")
+        unready = await answered(url, HEALTH.replace(b"healthz", b"readyz"))
+        assert b" 503 " in unready.partition(b"\r\n")[0]
+        assert unready.endswith(b"it has no lease\n")
+        other.write(HEALTH)
+        assert b"200 OK" in await reader.read(), "the crowd of one address takes no places of others"
 
 
 def test_the_limits_hold_on_the_loop_of_the_extra_speed_too(monkeypatch: pytest.MonkeyPatch) -> None:

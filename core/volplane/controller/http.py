@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -39,11 +40,13 @@ from volplane.errors import ConfigurationError, VolplaneError
 DIRECTORY_VARIABLE: Final = "VOLPLANE_RUNTIME_DIR"
 _FILE: Final = "http-{}.token"
 _MOST_CONNECTIONS: Final = 256
-"""At once, of clients without the token."""
+"""At once, of clients without the token, and as many of those whose addresses crowd."""
 _BACKLOG: Final = 32
 """So many are accepted in one turn of the loop: a new one is served before so many newer ones come that it is cut."""
 _MOST_A_SECOND: Final = 100
-"""New ones of one address: further ones are cut before anything is read, whose handling would cost most."""
+"""New ones of one address: further ones are answered only if they ask for health, at a fraction of the usual cost.
+A flood may come from the address of the kubelet, which restarts a process that does not answer its probes."""
+_PROBE: Final = re.compile(rb"(GET|HEAD) (/healthz|/livez|/readyz)[ ?]")
 _SECONDS: Final = 30.0
 """How long a connection may last, from its acceptance until the client has read the answer."""
 _SHARE: Final = 0.1
@@ -121,6 +124,7 @@ class _Connection(web.RequestHandler):
 
     limited = True
     """Whether it counts, and is cut: its client has not shown the token, and it was not cut before."""
+    crowded = False  # Or one too many of its address in a second.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -128,12 +132,25 @@ class _Connection(web.RequestHandler):
         self._accepted = cast("asyncio.Transport", transport)
         self._end = asyncio.get_running_loop().call_later(_SECONDS, self.cut)
         connections = self._manager.connections if self._manager is not None else []
-        others = [each for each in connections if isinstance(each, _Connection) and each.limited]
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Most are for others, such as the API server.
-        if len(others) > (_MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files // 4)):
-            others[0].cut()
         peer = transport.get_extra_info("peername")
-        if isinstance(self._manager, _Server) and self._manager.crowded(peer[0] if peer else ""):
+        if isinstance(self._manager, _Server):
+            self.crowded = self._manager.crowded(peer[0] if peer else "")
+        others = [each for each in connections if isinstance(each, _Connection) and each.limited]
+        others = [each for each in others if each.crowded is self.crowded]  # A crowd keeps no others away.
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # Most are for others, such as the API server.
+        if len(others) > (_MOST_CONNECTIONS if files < 0 else min(_MOST_CONNECTIONS, files // 8)):
+            others[0].cut()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.crowded:
+            super().data_received(data)
+        elif isinstance(self._manager, _Server) and (probe := _PROBE.match(data)) is not None:
+            status, text = self._manager.health(probe[2].decode())
+            size = f"Content-Length: {len(text.encode())}\r\nConnection: close\r\n\r\n"
+            answer = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{size}{text if probe[1] == b'GET' else ''}"
+            self._accepted.write(answer.encode())
+            self._accepted.close()
+        else:
             self.cut()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -169,6 +186,13 @@ class _Server(web.Server):
         self._new[address] += 1
         return self._new[address] > _MOST_A_SECOND
 
+    def health(self, path: str) -> tuple[int, str]:
+        """Return status and text of /healthz, /livez or /readyz."""
+        if path != "/readyz":
+            return 200, "ok\n"
+        reasons = self._pages.unready()
+        return 503 if reasons else 200, "".join(f"{line}\n" for line in (*(reasons or ("ok",)), *self._pages.details()))
+
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._respond(request)
         response.force_close()
@@ -177,12 +201,9 @@ class _Server(web.Server):
     async def _respond(self, request: web.BaseRequest) -> web.Response:
         pages = self._pages
         match request.method, request.path:
-            case "GET" | "HEAD", "/healthz" | "/livez":
-                return web.Response(text="ok\n")
-            case "GET" | "HEAD", "/readyz":
-                reasons = pages.unready()
-                lines = [*(reasons or ("ok",)), *pages.details()]
-                return web.Response(status=503 if reasons else 200, text="".join(f"{line}\n" for line in lines))
+            case "GET" | "HEAD", "/healthz" | "/livez" | "/readyz":
+                status, text = self.health(request.path)
+                return web.Response(status=status, text=text)
             case "GET" | "HEAD", "/metrics":
                 headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
                 return web.Response(body=await self._metrics(), headers=headers)
