@@ -72,7 +72,7 @@ class BackendError(VolplaneError):
     retry_after: seconds until the next call; None leaves it to the policy of the class.
     nothing_done: the backend is certain that neither this nor an earlier call of the operation left anything behind.
     The attribute `nothing_done` is also true for classes that prove it for their own call, and may be set later.
-    `nothing_left` says what is certain of earlier calls, too.
+    `nothing_left` says what is certain of earlier calls, too: only so the failure of a job proves that it made nothing.
     """
 
     retry: RetryPolicy = RetryPolicy.BACKOFF
@@ -87,12 +87,15 @@ class BackendError(VolplaneError):
         self.message = str(message).encode("utf-8", "backslashreplace").decode()
         self.code = code
         self.retry_after = retry_after
-        self._nothing_left = nothing_done
-        self.nothing_done = nothing_done or self.proves_nothing_done
+        self.nothing_left = nothing_done
 
     @property
-    def nothing_left(self) -> bool:
-        return self._nothing_left or (self.nothing_done and not self.proves_nothing_done)
+    def nothing_done(self) -> bool:
+        return self.nothing_left or self.proves_nothing_done
+
+    @nothing_done.setter
+    def nothing_done(self, certain: bool) -> None:
+        self.nothing_left = certain
 
     def __str__(self) -> str:
         return f"{self.message} ({self.code})" if self.code else self.message

@@ -359,9 +359,11 @@ async def test_a_job_is_remembered_over_a_crash_though_its_claim_was_deleted_bef
         assert dict(last.context.state) == {"job": 17}
 
 
-async def test_a_job_that_failed_for_good_does_not_hold_the_claim() -> None:
+async def test_a_job_that_failed_for_good_and_left_nothing_does_not_hold_the_claim() -> None:
+    failure = InvalidArgument("too large")
+    failure.nothing_done = True  # The class alone says this of its own call only.
     backend = SearchableBackend(DRIVER)
-    backend.script("provision", InProgress(retry_after=5.0, state={"job": 17}), InvalidArgument("too large"))
+    backend.script("provision", InProgress(retry_after=5.0, state={"job": 17}), failure)
 
     async with Harness(backend) as lab:
         await create_class(lab)

@@ -162,9 +162,7 @@ class OperationDeps:
         return found if isinstance(found, Asset) else None
 
     async def attributes_of(self, claim: Claim, driver: DriverView) -> VolumeAttributesClass | None:
-        """Return the VolumeAttributesClass that the claim names. Raises NotFound or InvalidArgument if it cannot be
-        applied.
-        """
+        """Return the class that the claim names. Raises NotFound or InvalidArgument if it cannot be applied."""
         name, csi_name = claim.spec.volume_attributes_class_name, driver.info.csi_driver_name
         if not name:
             return None
@@ -317,11 +315,10 @@ class DiscardOperation:
             # was made for another demand, `provision` raises AlreadyExists.
             storage_class = StorageClass(metadata=storage_class.metadata, provisioner=driver.name)
         context = self.deps.context(driver, intent.generation, intent.state)
-        attributes = None
+        attributes, places = None, self.deps.cluster.places
         with suppress(BackendError):  # Without them the call may still show what has become of the job.
             attributes = await self.deps.attributes_of(claim, driver)
-        mutable, places = attributes.parameters if attributes is not None else None, self.deps.cluster.places
-        request = provision_request(claim, storage_class, driver, intent, context, places=places, mutable=mutable)
+        request = provision_request(claim, storage_class, driver, intent, context, places=places, attributes=attributes)
         try:
             result = await self.deps.hooks.call(driver, request)
         except BackendError as error:

@@ -12,7 +12,7 @@ import msgspec
 from volplane.assets import AccessMode, Asset, Ownership, Segment, VolumeMode
 from volplane.drivers.driver import DriverView
 from volplane.kube import names
-from volplane.kube.objects import Claim, Node, StorageClass, Volume
+from volplane.kube.objects import Claim, Node, StorageClass, Volume, VolumeAttributesClass
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 from volplane.state.cluster_state import NodePlaces
 from volplane.state.matching import capacity_of, mode_of, request_of
@@ -74,12 +74,9 @@ def provision_request(
     context: Context,
     *,
     places: NodePlaces,
-    mutable: Mapping[str, str] | None = None,
+    attributes: VolumeAttributesClass | None = None,
 ) -> ProvisionRequest:
-    """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused.
-
-    mutable: the parameters of its VolumeAttributesClass.
-    """
+    """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused."""
     selected = claim.annotation(names.SELECTED_NODE)
     parameters, _ = split_parameters(storage_class)
     return ProvisionRequest(
@@ -97,7 +94,7 @@ def provision_request(
         access_modes=_modes(claim.spec.access_modes),
         volume_mode=VolumeMode(mode_of(claim)),
         parameters=driver.typed_parameters(parameters),
-        mutable_parameters=dict(mutable or {}),
+        mutable_parameters=dict((attributes.parameters if attributes is not None else None) or {}),
         segment=intent.segment or None,
         allowed_segments=allowed_segments(storage_class),
         node_segments=places.segments(driver.info.topology_keys),

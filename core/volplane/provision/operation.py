@@ -58,9 +58,9 @@ class ProvisionOperation:
         progress.provision_began()
         try:
             attributes = await self.deps.attributes_of(claim, driver)
-            mutable = attributes.parameters if attributes is not None else None
-            places = self.deps.cluster.places
-            request = provision_request(claim, storage_class, driver, intent, context, places=places, mutable=mutable)
+            request = provision_request(
+                claim, storage_class, driver, intent, context, places=self.deps.cluster.places, attributes=attributes
+            )
             await self._validate(driver, request)
             if self.deps.cluster.node_name and intent.generation > 1 and driver.supports("find"):
                 await self._discard_former(claim, intent, driver)

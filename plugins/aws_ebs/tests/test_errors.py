@@ -138,6 +138,21 @@ def test_a_zone_without_room_asks_for_another_one_and_proves_that_nothing_was_ma
     assert (raised.value.scope, raised.value.reschedule, raised.value.nothing_done) == ("zone", True, True)
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_refused_volume_proves_that_none_was_made_unless_an_earlier_attempt_is_in_doubt(
+    region: Any, *, earlier: bool
+) -> None:
+    region.clock.advance(120.0)
+    if earlier:
+        region.fault("CreateVolume", FaultKind.DROP)
+        with pytest.raises(Unavailable):
+            region.provision()
+    region.refuse("CreateVolume", "InvalidParameterCombination", "The parameter iops is not supported for it")
+    with pytest.raises(InvalidArgument) as raised:
+        region.provision()
+    assert raised.value.nothing_left is not earlier
+
+
 @pytest.mark.parametrize("code", ["InsufficientVolumeCapacity", "VolumeTypeNotAvailableInZone"])
 def test_a_volume_that_a_zone_cannot_make_is_made_in_another_one_that_it_may_be_in(region: Any, code: str) -> None:
     region.clock.advance(120.0)

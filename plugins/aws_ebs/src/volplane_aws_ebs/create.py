@@ -16,6 +16,7 @@ from volplane import (
     Asset,
     BackendError,
     InProgress,
+    InvalidArgument,
     Ownership,
     ProvisionRequest,
     ResourceExhausted,
@@ -196,7 +197,10 @@ class Provisioner:
             raise RetryLater(_LONGEST_PAUSE)  # The snapshot is not complete yet.
         doing = f"make a volume for {request.name} in zone {zone}"
         failure = self._ec2.backend_error(error, doing)
-        if isinstance(failure, ResourceExhausted) and failure.reschedule and now >= creation.uncertain_until:
+        settled = now >= creation.uncertain_until
+        if settled and isinstance(failure, InvalidArgument):
+            failure.nothing_done = True  # Nor has an earlier call made anything.
+        if settled and isinstance(failure, ResourceExhausted) and failure.reschedule:
             failure.nothing_done = True
             full = {*_texts(request.context.state.get("full")), zone}
             if any(other not in full for other in zones):
