@@ -23,12 +23,14 @@ from volplane.requests import ProvisionRequest, VolumeIdentity
 
 __all__ = [
     "CONTROL",
+    "RETAINED",
     "CorruptMarker",
     "Handle",
     "VolumeMarker",
     "check_name",
     "decode_fields",
     "encode_fields",
+    "entry_of",
     "name_of",
     "parent_key",
     "path_components",
@@ -37,6 +39,9 @@ __all__ = [
 
 CONTROL = ".volplane"
 """Name of a backend's own directory. No path of a template can contain it."""
+RETAINED = "retained"
+"""Name of the directory in `CONTROL` with the markers of deleted volumes whose directories stay, named by `entry`:
+they prove to a repeated `delete` that what is there is to stay."""
 FORMAT = 1
 """Format of all markers. Markers of a newer format are refused."""
 
@@ -235,6 +240,13 @@ def name_of(volume: VolumeIdentity, longest: int = 242) -> str:
     if handle is not None:
         return check_name(handle.volume_name, longest)
     return check_name(volume.owner.volume_name if volume.owner else volume.name, longest)
+
+
+def entry_of(volume: VolumeIdentity, longest: int = 242) -> str:
+    """Return the `entry` of the marker under which a volume was made."""
+    handle = Handle.parse(volume.handle)
+    generation = handle.generation if handle else volume.owner.generation if volume.owner else 1
+    return f"{name_of(volume, longest)}@{generation}"
 
 
 def static_key(volume: VolumeIdentity) -> str:

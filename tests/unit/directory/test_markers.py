@@ -30,6 +30,7 @@ from volplane.directory import (
     check_name,
     decode_fields,
     encode_fields,
+    entry_of,
     name_of,
     path_components,
     static_key,
@@ -130,6 +131,8 @@ def test_the_name_of_a_volume_is_in_its_handle_or_its_marks() -> None:
     assert name_of(volume) == "pvc-1"
     assert name_of(replace(volume, handle="", owner=OWNER)) == OWNER.volume_name
     assert name_of(replace(volume, handle="")) == "renamed"
+    assert entry_of(volume) == "pvc-1@1"
+    assert entry_of(replace(volume, handle="", owner=OWNER)) == f"{OWNER.volume_name}@2"
     assert static_key(volume).startswith("static-")
     assert static_key(volume) != static_key(replace(volume, uid="2"))
 
