@@ -180,7 +180,7 @@ class Site:
                 continue
             found += [str(inside / name) for name in (*directories, *files)]
         fixed = {".volplane", ".volplane/root.json", ".volplane/ledger"}
-        fixed |= {f".volplane/{name}" for name in ("locks", "parents", "tmp", "trash", "volumes")}
+        fixed |= {f".volplane/{name}" for name in ("locks", "parents", "retained", "tmp", "trash", "volumes")}
         return sorted(set(found) - fixed)
 
 

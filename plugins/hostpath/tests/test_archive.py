@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from volplane import Absent, InvalidArgument, VolumeInUse
+from volplane import Absent, AlreadyExists, Done, InvalidArgument, VolumeInUse
 from volplane.directory import archived_volume, decode_fields, encode_fields
 from volplane_hostpath.markers import VolumeMarker
 
@@ -34,6 +35,32 @@ def test_a_retained_directory_stays_where_it_is_and_is_no_volume(site: Any) -> N
     assert [each.owner for each in site.listed().values()] == [None]
     assert site.find() == Absent()
     assert site.room() > 0
+
+
+def test_a_deletion_that_retains_can_be_repeated_by_its_owner_alone(site: Any) -> None:
+    asset = kept(site, onDelete="retain")
+    for process in (site, site.again().start()):
+        assert process.delete_once(process.volume(asset)) == Done()
+        assert process.delete_once(process.volume(asset, handle="")) == Done()
+        for other in ({"owner": site.owner("u2")}, {"owner": site.owner("u1", 2), "handle": ""}):
+            with pytest.raises(AlreadyExists, match="no mark"):
+                process.delete_once(process.volume(asset, **other))
+    assert (site.path(asset) / "file").read_text() == "u1"
+
+
+def test_the_marker_of_a_retained_directory_goes_with_it_and_no_other_keeps_it(
+    site: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    asset = kept(site, onDelete="retain")
+    retained = site.root / ".volplane/retained"
+    (retained / "junk").write_text("hello")
+    site.listed()
+    assert {each.name for each in retained.iterdir()} == {"junk", "pvc-u1@1"}
+    shutil.rmtree(site.path(asset))
+    site.listed()
+    assert [each.name for each in retained.iterdir()] == ["junk"]
+    assert caplog.text.count("is skipped") == 1
+    assert site.delete_once(site.volume(asset)) == Done()
 
 
 def test_an_archived_directory_is_beside_a_marker_with_what_a_restored_volume_needs(site: Any) -> None:

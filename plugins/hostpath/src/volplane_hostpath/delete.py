@@ -6,11 +6,12 @@ when the space is. The end of the module removes what crashed calls left in tmp 
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 
 from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
-from volplane.directory import CONTROL, CorruptMarker, static_key
+from volplane.directory import CONTROL, RETAINED, CorruptMarker, entry_of, static_key
 from volplane_hostpath.dirfd import (
     ancestors,
     closing,
@@ -19,6 +20,7 @@ from volplane_hostpath.dirfd import (
     names_in,
     open_directory,
     open_path,
+    read_file,
     remove_entry,
     split,
 )
@@ -84,10 +86,31 @@ def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: Volu
 
 
 def forget_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, context: Context) -> None:
-    """Remove the marker of a volume whose directory stays. Needs the volume's lock."""
+    """Take the marker of a volume whose directory stays out of the volumes. Needs the volume's lock."""
     with index.open(root, Deadline(context).remaining(), context.log):
-        index.remove(root, marker.name)
-    waits.wait(root, [(root.directory(VOLUMES), "")])
+        index.retain(root, marker)
+    waits.wait(root, [(root.directory(RETAINED), ""), (root.directory(VOLUMES), "")])
+
+
+def _is_retained(root: Root, volume: VolumeIdentity, path: str) -> bool:
+    """Return whether an earlier call deleted this volume and left its directory at the path."""
+    try:
+        marker = VolumeMarker.decode(read_file(entry_of(volume), root.directory(RETAINED)))
+    except (OSError, CorruptMarker):
+        return False
+    return marker.belongs_to(volume.owner) and marker.path == path
+
+
+def remove_retained_markers(root: Root, index: VolumeIndex, log: logging.Logger) -> None:
+    """Remove the markers of retained directories that are gone. Needs the lock of the index."""
+    retained = root.directory(RETAINED)
+    for entry in names_in(retained):
+        try:
+            marker = VolumeMarker.decode(read_file(entry, retained))
+            if not directory_exists(marker.path, root.fd, root.mount, label=root.path):
+                remove_entry(entry, retained)
+        except (BackendError, CorruptMarker, OSError) as error:
+            index.reports.warn(log, f"{root.path}/{CONTROL}/{RETAINED}/{printable(entry)}", error)
 
 
 def delete_unmarked(root: Root, index: VolumeIndex, name: str, volume: VolumeIdentity, context: Context) -> None:
@@ -98,7 +121,9 @@ def delete_unmarked(root: Root, index: VolumeIndex, name: str, volume: VolumeIde
     discard_staged(root, name)
     remove_empty_marker(root, index, name, context)
     path = path_below_root(volume.source, root_spellings(root.path))
-    if path is not None and directory_exists(path, root.fd, root.mount, label=root.path):
+    if path is None or _is_retained(root, volume, path):
+        return
+    if directory_exists(path, root.fd, root.mount, label=root.path):
         raise AlreadyExists(
             f"{root.path}/{path} exists but carries no mark of volume {volume.name}: it is not touched; remove it by "
             "hand if it is not needed"
@@ -234,6 +259,7 @@ def remove_leftovers(
     try:
         with index.open(root, deadline.remaining(), context.log):
             remove_stale_entries(root, index, context.log)
+            remove_retained_markers(root, index, context.log)
             empty = index.empty
     except (BackendError, OSError) as error:
         index.reports.warn(context.log, root.path, f"it cannot be tidied up: {error}")

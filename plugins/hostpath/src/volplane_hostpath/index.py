@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from volplane.directory import CONTROL, CorruptMarker, Reports
+from volplane.directory import CONTROL, RETAINED, CorruptMarker, Reports
 from volplane_hostpath.capacity import Space, room, used_by_others
 from volplane_hostpath.dirfd import ancestors, create_file, names_in, read_file, remove_entry, suppress_errno
 from volplane_hostpath.errors import NO_FILE, NO_SPACE, printable
@@ -161,6 +161,17 @@ class VolumeIndex:
         self._count += 1
         self._forget(name)
         self._remember(name, marker)
+
+    def retain(self, root: Root, marker: VolumeMarker) -> None:
+        """Move the marker of a volume to those of directories that stay, which have no owner."""
+        os.rename(
+            marker_file(marker.name),
+            marker.entry,
+            src_dir_fd=root.directory(VOLUMES),
+            dst_dir_fd=root.directory(RETAINED),
+        )
+        self._count += 1
+        self._forget(marker.name)
 
     def remove(self, root: Root, name: str) -> None:
         """Remove a marker, which may be gone: the volume has no owner and its promised size is free."""

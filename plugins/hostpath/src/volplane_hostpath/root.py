@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from volplane import Context, Unavailable
-from volplane.directory import CONTROL, CorruptMarker
+from volplane.directory import CONTROL, RETAINED, CorruptMarker
 from volplane_hostpath.dirfd import create_file, names_in, open_directory, read_file, sync
 from volplane_hostpath.locks import Deadline, locked
 from volplane_hostpath.markers import RootMarker
@@ -27,7 +27,7 @@ PARENTS = "parents"
 TMP = "tmp"
 TRASH = "trash"
 VOLUMES = "volumes"
-SUBDIRECTORIES = (LOCKS, PARENTS, TMP, TRASH, VOLUMES)
+SUBDIRECTORIES = (LOCKS, PARENTS, RETAINED, TMP, TRASH, VOLUMES)
 
 
 class Root:
