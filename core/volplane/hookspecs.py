@@ -65,7 +65,7 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def find(self, request: requests.FindRequest) -> Asset | Absent:
-        """Find the asset by name and owner, after an attempt whose outcome is unknown."""
+        """Find the asset by name and owner, after an attempt whose outcome is unknown; or look whether it is there."""
 
     @hookspec(firstresult=True)
     def owns(self, request: requests.OwnsRequest) -> bool:

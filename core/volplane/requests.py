@@ -249,6 +249,9 @@ class FindRequest(HookRequest[Asset | Absent]):
     """The parameters of that request if they are known. volplane deletes what is found, which needs none."""
     segment: Segment | None = None
     """The same as in that request."""
+    only_look: bool = False
+    """Change nothing: it is asked for a volume, whose asset may be away for a while. Otherwise a backend may finish or
+    remove what an interrupted call left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,8 @@ class FoldersBackend(BackendSpec):
             marks = self._read(request.name)
             if marks is None or marks["owner"] != asdict(request.owner):
                 return Absent()
+            if request.only_look and not self._folder(request.name).exists():
+                return Absent()
             return self._made(request.name, marks)
 
     @hookimpl

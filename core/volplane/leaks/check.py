@@ -238,7 +238,7 @@ class LeakCheck:
             return False
         context = self._deps.context(driver, identity.owner.generation)
         place = next(iter(identity.node_affinity), None)
-        question = FindRequest(context=context, name=volume.name, owner=identity.owner, segment=place)
+        question = FindRequest(context=context, name=volume.name, owner=identity.owner, segment=place, only_look=True)
         with suppress(VolplaneError):
             answer = await self._deps.hooks.call(driver, question)
             if isinstance(answer, Absent):

@@ -67,6 +67,7 @@ def recognise_operation(run: Run, deps: OperationDeps) -> Work:
             name=identity.owner.volume_name,
             owner=identity.owner,
             segment=next(iter(identity.node_affinity), None),
+            only_look=True,
         )
         found = await deps.hooks.call(driver, request)
         if isinstance(found, Asset) and found.handle == identity.handle:

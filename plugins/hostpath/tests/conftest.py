@@ -102,9 +102,9 @@ class Site:
     def provision(self, uid: str = "u1", size: int = MIB, **fields: Any) -> Asset:
         return self.backend.provision(self.request(uid, size, **fields))
 
-    def find(self, uid: str = "u1", generation: int = 1, **context: Any) -> Any:
-        owner = self.owner(uid, generation)
-        return self.backend.find(FindRequest(context=self.context(**context), name=f"pvc-{uid}", owner=owner))
+    def find(self, uid: str = "u1", generation: int = 1, *, only_look: bool = False, **context: Any) -> Any:
+        owner, given = self.owner(uid, generation), self.context(**context)
+        return self.backend.find(FindRequest(context=given, name=f"pvc-{uid}", owner=owner, only_look=only_look))
 
     def volume(self, asset: Asset | None = None, uid: str = "u1", **fields: Any) -> VolumeIdentity:
         given = {

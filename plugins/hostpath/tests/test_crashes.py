@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from volplane import Absent, Asset, InProgress
+from volplane import Absent, Asset, InProgress, Unavailable
 from volplane_hostpath import syscalls
+from volplane_hostpath.testing import tree
 
 MIB = 1 << 20
 CHANGES = ("mkdir", "rename", "unlink", "rmdir", "write", "pwrite", "fsync", "fchmod", "fchown", "chmod", "open")
@@ -145,6 +147,35 @@ def test_delete_again_after_a_crash(site: Any, monkeypatch: pytest.MonkeyPatch) 
         after.delete(after.volume(asset))
         assert after.leftovers() == []
         assert after.room() > 0
+
+
+def test_a_look_at_a_volume_whose_directory_is_away_leaves_its_marker(site: Any, tmp_path: Path) -> None:
+    asset = site.provision()
+    assert site.find(only_look=True) == asset
+    (site.path(asset) / "data").write_text("x")
+    site.path(asset).rename(tmp_path / "aside")
+    assert site.find(only_look=True) == Absent()
+    (tmp_path / "aside").rename(site.path(asset))
+    assert site.find(only_look=True) == asset
+    assert site.expand(site.volume(asset), 2 * MIB).capacity_bytes == 2 * MIB
+    site.delete(site.volume(asset))
+    assert site.leftovers() == []
+
+
+@pytest.mark.parametrize("hook", ["provision", "delete"])
+def test_a_look_changes_nothing_of_what_a_crash_left(site: Any, monkeypatch: pytest.MonkeyPatch, hook: str) -> None:
+    def prepare(before: Any) -> Any:
+        return before.volume(before.provision()) if hook == "delete" else None
+
+    def act(before: Any, volume: Any) -> Any:
+        return before.provision() if volume is None else before.delete(volume)
+
+    for after, _ in crashes(site, monkeypatch, prepare, act):
+        left = tree(after.root)
+        with suppress(Unavailable):
+            after.find(only_look=True)
+        assert tree(after.root) == left
+        after.find()
 
 
 def test_find_after_a_crash_of_delete(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:

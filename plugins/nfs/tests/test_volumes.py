@@ -764,6 +764,28 @@ def test_find_removes_no_directory_that_holds_something(site: Site, client: Clie
     assert exists(client, root, (*place(made[1]), b"data"))
 
 
+def test_a_look_at_a_volume_that_is_away_or_empty_or_being_deleted_changes_nothing(
+    site: Site, model: ModelServer, client: Client, root: bytes
+) -> None:
+    made = site.provision()
+    parent, volumes = model.share.children[b"default"], model.share.children[b".volplane"].children[b"volumes"]
+    [(name, directory)] = parent.children.items()
+    del parent.children[name]
+    assert site.find(made[0], only_look=True) == Absent()
+    parent.children[name] = directory
+    found = directory_handle(client, root, place(made[1]))
+    assert found is not None
+    client.compound(PUTFH(found), SETATTR(ANONYMOUS, {MODE: 0o700}))
+    assert site.find(made[0], only_look=True) == made[1]
+    key = made[0].name.encode()
+    volumes.children[key + b"@1"] = volumes.children.pop(key)
+    with pytest.raises(Unavailable, match="being removed"):
+        site.find(made[0], only_look=True)
+    volumes.children[key] = volumes.children.pop(key + b"@1")
+    assert site.expand(site.volume(made), 2 * MIB).capacity_bytes == 2 * MIB
+    assert exists(client, root, place(made[1]))
+
+
 def test_find_goes_on_with_a_deletion_as_the_class_says(site: Site, model: ModelServer, client: Client) -> None:
     made = site.provision(parameters={"onDelete": "archive"})
     [directory] = model.share.children[b"default"].children.values()

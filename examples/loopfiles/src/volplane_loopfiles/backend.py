@@ -163,6 +163,8 @@ class LoopFilesBackend(BackendSpec):
             marks = self._images.read(request.name)
             if marks is None or marks.owner != request.owner:
                 return Absent()
+            if request.only_look and not self._images.image(request.name).exists():
+                return Absent()
             return self._complete(request.name, marks)
 
     @hookimpl

@@ -69,7 +69,7 @@ from volplane_hostpath.delete import (
     remove_empty_marker,
     remove_leftovers,
 )
-from volplane_hostpath.dirfd import NotADirectory, closing, entry_exists, open_path
+from volplane_hostpath.dirfd import NotADirectory, closing, directory_exists, entry_exists, open_path
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_SPACE, storage_errors
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
@@ -191,20 +191,24 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """Finish an interrupted provision or delete; remove a directory that has no marker yet."""
+        """Finish an interrupted provision or delete; remove a directory that has no marker yet. Or look, no more."""
         name, context = check_name(request.name), request.context
         with self._volume(name, context, f"look for the directory of {name}") as root:
             marker = _marker(root, name)
             if marker is None:
-                discard_staged(root, name)
-                remove_empty_marker(root, self._index, name, context)
+                if not request.only_look:
+                    discard_staged(root, name)
+                    remove_empty_marker(root, self._index, name, context)
                 return Absent()
             if not marker.belongs_to(request.owner) or marker.owner.generation != request.owner.generation:
                 return Absent()
             deleting = entry_exists(marker.entry, root.directory(TRASH))
+            if request.only_look and not deleting:
+                present = directory_exists(marker.path, root.fd, root.mount, label=root.path)
+                return asset_of(root, marker) if present else Absent()
             if not deleting and finish_volume(root, self._index, self._waits, marker, context, make=False):
                 return asset_of(root, marker)
-            if not delete_marked(root, self._index, self._waits, marker, context):
+            if request.only_look or not delete_marked(root, self._index, self._waits, marker, context):
                 raise Unavailable(f"{name} is still being removed", retry_after=_RETRY_SECONDS)
             return Absent()
 

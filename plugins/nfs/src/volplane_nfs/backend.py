@@ -222,7 +222,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """Return a finished volume; what is not finished, or is being deleted, is removed."""
+        """Return a finished volume. What is not finished, or is being deleted, is removed, except in a mere look."""
         name = check_name(request.name, LONGEST_NAME)
         for share in self._shares.all:
             found = share.work(f"look for {name}", lambda handles, share=share: self._find(share, handles, request))  # type: ignore[misc]
@@ -236,7 +236,11 @@ class NfsBackend(BackendSpec):
         for marker in (found.marker, found.deleting):
             if marker is None or not marker.belongs_to(request.owner) or marker.owner.generation != generation:
                 continue
-            if marker is found.deleting:
+            if request.only_look:
+                finished = marker is found.marker
+                if finished and directory_attributes(share, handles, marker.components) is not None:
+                    return asset_of(share, handles, marker, self._settings.export)
+            elif marker is found.deleting:
                 finished = finish_deletion(share, handles, marker, self._exports)
             elif delete_unfinished(share, handles, marker, self._exports):
                 finished = True
