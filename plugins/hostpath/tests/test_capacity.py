@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,6 +92,38 @@ def test_space_of_a_deleted_volume_is_promised_only_when_it_is_free(disk: Any) -
         if disk.delete(disk.volume(asset), timeout=0):
             break
     assert disk.provision("u2", 6 * MIB)
+
+
+@pytest.mark.parametrize("on_delete", ["archive", "retain"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_kept_holds_its_promise_until_it_goes(disk: Any, on_delete: str, restarted: bool) -> None:
+    whole = disk.room()
+    living = disk.provision("u1", 3 * MIB)
+    assert disk.room() <= whole - 3 * MIB
+    asset = disk.provision("u2", 2 * MIB, parameters={"onDelete": on_delete})
+    (disk.path(asset) / "file").write_bytes(b"x" * MIB)
+    disk.delete(disk.volume(asset, "u2"))
+    disk = disk.again().start() if restarted else disk
+    assert whole - 5 * MIB - 64 * 1024 <= disk.room() <= whole - 5 * MIB
+    with pytest.raises(ResourceExhausted, match="2 MiB held for what is archived or retained"):
+        disk.provision("u3", 4 * MIB)
+    disk.delete(disk.volume(living, "u1"))
+    assert whole - 2 * MIB - 64 * 1024 <= disk.room() <= whole - 2 * MIB
+    shutil.rmtree(next((disk.root / ".volplane/archive").iterdir()) if on_delete == "archive" else disk.path(asset))
+    disk.probe()
+    assert whole - 64 * 1024 <= disk.room() <= whole
+
+
+def test_what_another_process_archives_is_counted_though_its_marker_comes_late(disk: Any) -> None:
+    whole, other = disk.room(), disk.again().start()
+    asset = disk.provision("u1", 2 * MIB, parameters={"onDelete": "archive"})
+    disk.delete(disk.volume(asset))
+    [archive] = (disk.root / ".volplane/archive").iterdir()
+    os.utime(archive.parent, (1, 1))
+    (archive / "marker").rename(archive / "late")
+    assert other.room() > whole - 2 * MIB
+    (archive / "late").rename(archive / "marker")
+    assert other.room() <= whole - 2 * MIB
 
 
 def test_what_others_use_is_not_promised(new_site: Any, small_disk: tuple[Path, Callable[[str], None]]) -> None:

@@ -29,9 +29,8 @@ from volplane_hostpath.errors import printable
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker
-from volplane_hostpath.root import TRASH, Root
+from volplane_hostpath.root import ARCHIVE_FOLDER, TRASH, Root
 
-ARCHIVE_FOLDER = "archive"
 _DATA, _MARKER = "data", "marker"
 _LARGEST = 1 << 16
 _LOOK_AGAIN = 3600.0

@@ -68,6 +68,7 @@ from volplane_hostpath.delete import (
     refuse_not_static,
     remove_empty_marker,
     remove_leftovers,
+    remove_retained_markers,
 )
 from volplane_hostpath.dirfd import NotADirectory, closing, directory_exists, entry_exists, open_path
 from volplane_hostpath.disk_waits import DiskWaits
@@ -152,6 +153,8 @@ class HostPathBackend(BackendSpec):
             with closing(os.open(INDEX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=root.control)) as fd:
                 os.utime(fd)
             self._remove_archives(root, request.context)
+            with self._index.open(root, Deadline(request.context).remaining(), request.context.log):
+                remove_retained_markers(root, self._index, request.context.log)
         return Done()
 
     def _remove_archives(self, root: Root, context: Context) -> None:

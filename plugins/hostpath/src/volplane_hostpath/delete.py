@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 
 from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
-from volplane.directory import CONTROL, RETAINED, CorruptMarker, entry_of, static_key
+from volplane.directory import ARCHIVE, CONTROL, RETAINED, CorruptMarker, entry_of, static_key
 from volplane_hostpath.dirfd import (
     ancestors,
     closing,
@@ -80,6 +80,8 @@ def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: Volu
     with index.open(root, deadline.remaining(), context.log):
         forget_parents(root, index, marker.path, counted=1)
         index.remove(root, marker.name)
+        if marker.demand.get("on_delete") == ARCHIVE:
+            index.look_again()
     # Second wait: the volume stays deleted. An entry of a parent that comes back is removed by the next start.
     waits.wait(root, [(root.directory(VOLUMES), "")])
     return True
@@ -103,6 +105,8 @@ def _is_retained(root: Root, volume: VolumeIdentity, path: str) -> bool:
 
 def remove_retained_markers(root: Root, index: VolumeIndex, log: logging.Logger) -> None:
     """Remove the markers of retained directories that are gone. Needs the lock of the index."""
+    if not entry_exists(RETAINED, root.control):
+        return
     retained = root.directory(RETAINED)
     for entry in names_in(retained):
         try:

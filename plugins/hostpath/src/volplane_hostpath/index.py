@@ -3,6 +3,9 @@
 The marker files are the source; the index keeps them in memory. All changes of markers go through the index, under the
 lock on `.volplane/ledger`. Its 16 bytes are a count of changes and the bytes that others used when there were no
 volumes. If another process has changed the count or the directory, all markers are read again.
+
+What is archived or retained counts in the sum until it goes, as its space is not free. Its markers are read once, when
+the directory that holds them has changed.
 """
 
 from __future__ import annotations
@@ -13,16 +16,26 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from volplane.directory import CONTROL, RETAINED, CorruptMarker, Reports
+from volplane import BackendError
+from volplane.directory import CONTROL, RETAINED, CorruptMarker, Reports, archived_volume, decode_fields
 from volplane_hostpath.capacity import Space, room, used_by_others
-from volplane_hostpath.dirfd import ancestors, create_file, names_in, read_file, remove_entry, suppress_errno
+from volplane_hostpath.dirfd import (
+    ancestors,
+    closing,
+    create_file,
+    names_in,
+    open_directory,
+    read_file,
+    remove_entry,
+    suppress_errno,
+)
 from volplane_hostpath.errors import NO_FILE, NO_SPACE, printable
 from volplane_hostpath.locks import locked, thread_lock
 from volplane_hostpath.markers import VolumeMarker, marker_file
-from volplane_hostpath.root import INDEX, TMP, VOLUMES, Root
+from volplane_hostpath.root import ARCHIVE_FOLDER, INDEX, TMP, VOLUMES, Root
 
 _COUNTERS = struct.Struct("<QQ")
 _LARGEST = 2**63 - 1
@@ -77,6 +90,8 @@ class VolumeIndex:
         self._unreadable: list[str] = []
         self._empty: list[str] = []
         self._promised = 0
+        self._kept_read: list[int] | None = None
+        self._kept: dict[tuple[str, str], int] = {}
         self.reports = Reports()
 
     @contextmanager
@@ -85,6 +100,7 @@ class VolumeIndex:
         fd = root.file(INDEX)
         with thread_lock(self._queue, timeout), locked(fd, timeout):
             self._refresh(root, fd, log)
+            self._refresh_kept(root)
             before = (self._count, self._used_by_others)
             try:
                 yield
@@ -100,15 +116,20 @@ class VolumeIndex:
         return self._promised
 
     @property
+    def kept(self) -> int:
+        """Return the sum of the sizes that were promised to volumes whose directories are archived or retained."""
+        return sum(self._kept.values())
+
+    @property
     def volumes(self) -> int:
         """Return the number of volumes that have a marker."""
         return len(self._entries)
 
     def room(self, root: Root) -> int:
         """Return the bytes that may still be promised."""
-        space = Space.of(root.fd)
-        others = self._used_by_others if self._entries else space.used
-        return room(space, promised=self._promised, others=others, overcommit_percent=self._overcommit_percent)
+        space, promised = Space.of(root.fd), self._promised + self.kept
+        others = self._used_by_others if promised else space.used
+        return room(space, promised=promised, others=others, overcommit_percent=self._overcommit_percent)
 
     def volume_at(self, path: str) -> str | None:
         """Return a volume whose directory is this path, above it or beneath it; None if there is none."""
@@ -152,7 +173,7 @@ class VolumeIndex:
     def put(self, root: Root, marker: VolumeMarker) -> None:
         """Move a marker that `stage` wrote into place: from now on the volume exists and its size is promised."""
         name = marker.name
-        if not self._entries:
+        if not self._entries and not self.kept:
             space = Space.of(root.fd)
             self._used_by_others = used_by_others(space, promised=0, others=space.used)
         os.rename(
@@ -172,6 +193,11 @@ class VolumeIndex:
         )
         self._count += 1
         self._forget(marker.name)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Look for what is kept although its directories may show no other time: those are coarse."""
+        self._kept_read = None
 
     def remove(self, root: Root, name: str) -> None:
         """Remove a marker, which may be gone: the volume has no owner and its promised size is free."""
@@ -218,6 +244,7 @@ class VolumeIndex:
         state = self._state_of(root)
         if state == self._state_read:
             return
+        self.look_again()
         self._entries.clear()
         self._names.clear()
         self._below.clear()
@@ -237,3 +264,40 @@ class VolumeIndex:
             else:
                 self._empty.append(name)
         self._state_read = state
+
+    def _refresh_kept(self, root: Root) -> None:
+        state: list[int] = []
+        complete = True
+        for folder in (ARCHIVE_FOLDER, RETAINED):
+            with suppress(FileNotFoundError):
+                status = os.stat(folder, dir_fd=root.control, follow_symlinks=False)
+                state += (status.st_ino, status.st_mtime_ns, status.st_size)
+        if state == self._kept_read:
+            return
+        known, self._kept = self._kept, {}
+        for folder in (ARCHIVE_FOLDER, RETAINED):
+            # Not kept with the root: a person may remove it while calls run.
+            with (
+                suppress(BackendError, FileNotFoundError),
+                closing(open_directory(folder, root.control, root.mount, label=folder)) as fd,
+            ):
+                for name in names_in(fd):
+                    size = known[folder, name] if (folder, name) in known else _size_of_kept(folder, name, fd)
+                    if size is None:
+                        complete = False  # It is being made.
+                    else:
+                        self._kept[folder, name] = size
+        self._kept_read = state if complete else None
+
+
+def _size_of_kept(folder: str, name: str, directory: int) -> int | None:
+    """Return the size that was promised to what is kept, 0 if that is not known; None if there is no marker yet."""
+    try:
+        if folder == RETAINED:
+            return VolumeMarker.decode(read_file(name, directory)).capacity_bytes
+        marker = archived_volume(VolumeMarker, decode_fields(read_file(f"{name}/marker", directory)))
+    except FileNotFoundError:
+        return None
+    except (CorruptMarker, OSError):
+        return 0
+    return 0 if marker is None else marker.capacity_bytes
