@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from volplane import Done
+from volplane import Done, Unavailable
+from volplane_hostpath.dirfd import closing
+from volplane_hostpath.locks import Locks
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "file": lambda path: path.write_text("x"),
@@ -31,7 +33,7 @@ def test_what_somebody_put_into_a_folder_of_the_driver_stops_nothing(
     site: Any, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     known = site.provision()
-    for folder in ("volumes", "trash", "parents", "locks", "tmp"):
+    for folder in ("volumes", "trash", "parents", "locks", "retained", "tmp"):
         for name in NAMES:
             KINDS[kind](site.root / ".volplane" / folder / name)
     with caplog.at_level(logging.WARNING):
@@ -53,3 +55,25 @@ def test_what_has_the_name_of_a_lock_stops_nothing(site: Any, kind: str) -> None
         KINDS[kind](locks / str(number))
     site.delete(site.volume(site.provision()))
     assert site.leftovers() == []
+
+
+def test_a_lock_that_is_held_without_its_file_is_held_when_the_file_can_be_made(tmp_path: Path) -> None:
+    def held() -> bool:
+        """As another process sees it."""
+        try:
+            with Locks().hold("pvc-1", directory, 0.01):
+                return False
+        except Unavailable:
+            return True
+
+    file = tmp_path / Locks().stripe("pvc-1")
+    file.mkdir()
+    with closing(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)) as directory:
+        with Locks().hold("pvc-1", directory, 1.0):
+            file.rmdir()
+            assert held()
+        for _ in range(2):
+            with Locks().hold("pvc-1", directory, 1.0):
+                assert held()
+        assert not held()
+    assert file.is_file()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from volplane import Context, Unavailable
+from volplane_hostpath.dirfd import closing
 from volplane_hostpath.errors import NO_FILE, NO_SPACE
 
 STRIPES = 256
+_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_CALL = 15.0
 _FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.05
@@ -68,23 +71,32 @@ def thread_lock(lock: threading.Lock, timeout: float) -> Iterator[None]:
 
 
 @contextmanager
-def locked_file(name: str, directory: int, timeout: float) -> Iterator[int]:
-    """Hold the lock on a file, which is made if missing; yields its descriptor.
+def locked_file(name: str, directory: int, timeout: float) -> Iterator[None]:
+    """Hold the lock on a file, which is made if missing.
 
     What can have none, as there is no space for it or something else has its name, shares the lock on the directory.
+    So who makes the file holds that lock as well: while another process works without the file, nobody gets to make it.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        fd = os.open(name, flags, 0o600, dir_fd=directory)
-    except OSError as error:
-        if error.errno not in NO_SPACE | NO_FILE:
-            raise
-        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        _flock(fd, timeout)
-        yield fd
-    finally:
-        os.close(fd)
+    with ExitStack() as held:
+        try:
+            fd = os.open(name, _FILE, dir_fd=directory)
+        except OSError as error:
+            if error.errno not in NO_FILE | {errno.ENOENT}:
+                raise
+            above = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+            held.callback(os.close, above)
+            _flock(above, timeout)
+            try:
+                fd = os.open(name, _FILE | os.O_CREAT, 0o600, dir_fd=directory)
+            except OSError as failure:
+                if failure.errno not in NO_SPACE | NO_FILE:
+                    raise
+                yield
+                return
+        with closing(fd):
+            _flock(fd, timeout)
+            held.close()
+            yield
 
 
 @contextmanager
