@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from volplane import Absent, AlreadyExists, Done, InvalidArgument, VolumeInUse
+from volplane import Absent, AlreadyExists, Done, InvalidArgument, NotFound, VolumeInUse
 from volplane.directory import archived_volume, decode_fields, encode_fields
 from volplane_hostpath.markers import VolumeMarker
 
@@ -167,3 +167,26 @@ def test_a_crash_while_a_directory_is_archived_loses_nothing(
     site.delete(site.volume(asset))
     assert [(each / "data" / "file").read_text() for each in archives(site)] == ["x"]
     assert site.listed() == {}
+
+
+def test_an_archive_that_a_person_removed_while_the_driver_is_busy_is_made_again(site: Any) -> None:
+    first, second = (site.provision(uid, parameters={"onDelete": "archive"}) for uid in ("u1", "u2"))
+    (site.path(second) / "file").write_text("x")
+    # Another call keeps the root open all the time.
+    with site.backend._roots.checked(site.backend._root_id, site.context()):
+        site.delete(site.volume(first, "u1"))
+        shutil.rmtree(site.root / ".volplane" / "archive")
+        site.delete(site.volume(second, "u2"))
+    assert [(each / "data" / "file").read_text() for each in archives(site)] == ["x"]
+
+
+def test_a_directory_that_cannot_be_moved_into_the_trash_stays_a_volume(site: Any) -> None:
+    asset = site.provision()
+    (site.path(asset) / "file").write_text("x")
+    with site.backend._roots.checked(site.backend._root_id, site.context()) as root:
+        root.directory("trash")
+        (site.root / ".volplane" / "trash").rmdir()
+        with pytest.raises(NotFound):
+            site.delete(site.volume(asset))
+    assert (site.path(asset) / "file").read_text() == "x"
+    assert site.marker().exists()

@@ -12,6 +12,7 @@ from volplane.directory import archived_volume, decode_fields, encode_fields
 from volplane_nfs import expiry
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4.attributes import DIRECTORY, LINK
+from volplane_nfs.nfs4.operations import Request
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model.state import Node
 
@@ -134,6 +135,32 @@ def test_an_archive_of_a_volume_with_a_long_path_and_many_options_has_a_marker_t
     [container] = archives(model).children.values()
     assert len(container.children[b"marker"].data) < 4096
     assert decode_fields(container.children[b"marker"].data)["claim"] == "default/data"
+
+
+@pytest.mark.parametrize("on_delete", ["archive", "delete"])
+def test_a_directory_whose_new_place_is_removed_meanwhile_stays_a_volume(
+    site: Site, model: ModelServer, on_delete: str
+) -> None:
+    made = site.provision(parameters={"onDelete": on_delete})
+    directory = model.share
+    for part in str(made[1].source.fields["path"]).split("/")[2:]:
+        directory = directory.children[part.encode()]
+    model.enter(directory, b"file", model.make(LINK, None, data=b"x"))
+    new_places = [model.share.children[b".volplane"].children[name] for name in (b"archive", b"trash")]
+
+    def somebody_removes_them(_: list[Request]) -> None:
+        for new_place in new_places:
+            for name in list(new_place.children):
+                model.leave(new_place, name)
+
+    model.fault = somebody_removes_them
+    with pytest.raises(Unavailable, match="was removed while it was made"):
+        site.delete(site.volume(made))
+    model.fault = lambda _requests: None
+    assert directory.children
+    site.delete(site.volume(made))
+    assert len(archives(model).children) == (on_delete == "archive")
+    assert not site.listed()
 
 
 def test_a_dead_server_keeps_the_archives_of_no_other_one() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 from volplane import BackendError, Context
 from volplane.directory import CONTROL, ArchivedDirectory, CorruptMarker, decode_fields, expires_at, named_until
@@ -43,17 +43,23 @@ def archive_directory(root: Root, marker: VolumeMarker) -> float | None:
     A directory that is missing was moved by an earlier call.
     """
     label, (parent, name) = f"{root.path}/{marker.path}", split(marker.path)
-    archive = ArchivedDirectory.of(marker, marker.encode(), longest=_LARGEST)
-    with suppress(FileNotFoundError), closing(open_path(parent, root.fd, root.mount, label=root.path)) as above:
-        with closing(open_directory(name, above, root.mount, label=label, access=os.O_PATH)) as fd:
-            refuse_in_use(root, fd, label)
+    with ExitStack() as opened:
+        # What is missing later is an error: the caller removes the directory that is not in the archive.
+        try:
+            above = opened.enter_context(closing(open_path(parent, root.fd, root.mount, label=root.path)))
+            directory = open_directory(name, above, root.mount, label=label, access=os.O_PATH)
+        except FileNotFoundError:
+            return None
+        with closing(directory):
+            refuse_in_use(root, directory, label)
         with suppress(FileExistsError):
             os.mkdir(ARCHIVE_FOLDER, 0o700, dir_fd=root.control)
             sync(root.control)
-        folder = root.directory(ARCHIVE_FOLDER)
+        folder = opened.enter_context(_open_folder(root))
         for entry in names_in(folder):
             if entry.startswith(f"{marker.entry}.") and not entry_exists(f"{entry}/{_DATA}", folder):
                 _discard(folder, entry)  # A crash left it before the directory was moved.
+        archive = ArchivedDirectory.of(marker, marker.encode(), longest=_LARGEST)
         os.mkdir(archive.name, 0o700, dir_fd=folder)
         with closing(open_directory(archive.name, folder, root.mount, label=archive.name)) as container:
             try:
@@ -67,7 +73,12 @@ def archive_directory(root: Root, marker: VolumeMarker) -> float | None:
             sync(container)
             sync(above)
         return archive.until
-    return None
+
+
+def _open_folder(root: Root) -> AbstractContextManager[int]:
+    """Open the folder of archives. Not kept with the root: a person may remove it while calls run."""
+    label = f"{root.path}/{CONTROL}/{ARCHIVE_FOLDER}"
+    return closing(open_directory(ARCHIVE_FOLDER, root.control, root.mount, label=label))
 
 
 def _discard(folder: int, name: str) -> None:
@@ -93,7 +104,9 @@ class Expiry:
         now = time.time()
         if not self._due and now >= self._again and entry_exists(ARCHIVE_FOLDER, root.control):
             self._again = now + _LOOK_AGAIN
-            for name in names_in(root.directory(ARCHIVE_FOLDER)):
+            with _open_folder(root) as folder:
+                found = names_in(folder)
+            for name in found:
                 _, until = named_until(name)
                 if until is None or until > now:
                     self.note(until)
@@ -110,8 +123,10 @@ class Expiry:
         return moved
 
     def _take(self, root: Root, name: str, now: float) -> list[str]:
-        folder = root.directory(ARCHIVE_FOLDER)
-        with closing(open_directory(name, folder, root.mount, label=f"{root.path}/{CONTROL}/{ARCHIVE_FOLDER}")) as fd:
+        with (
+            _open_folder(root) as folder,
+            closing(open_directory(name, folder, root.mount, label=f"{root.path}/{CONTROL}/{ARCHIVE_FOLDER}")) as fd,
+        ):
             until = expires_at(decode_fields(read_file(_MARKER, fd)))
             if until is None or until > now:
                 self.note(until)  # A person has written another time.

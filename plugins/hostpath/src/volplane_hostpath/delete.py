@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
 from volplane.directory import ARCHIVE, CONTROL, RETAINED, CorruptMarker, entry_of, static_key
@@ -178,13 +178,18 @@ def _take_away(root: Root, path: str, key: str, deadline: Deadline, *, static: b
     """Remove the directory at the path or move it to the trash; False = not finished. It may be missing."""
     label = f"{root.path}/{path}"
     parent, name = split(path)
-    with suppress(FileNotFoundError), closing(open_path(parent, root.fd, root.mount, label=root.path)) as above:
-        with closing(open_directory(name, above, root.mount, label=label, access=os.O_PATH)) as fd:
+    with ExitStack() as opened:
+        # What is missing later, as the trash, says nothing of the directory.
+        try:
+            above = opened.enter_context(closing(open_path(parent, root.fd, root.mount, label=root.path)))
+            directory = open_directory(name, above, root.mount, label=label, access=os.O_PATH)
+        except FileNotFoundError:
+            return True
+        with closing(directory):
             if static:
-                refuse_mounted_above(root, fd, label)
-            refuse_in_use(root, fd, label)
+                refuse_mounted_above(root, directory, label)
+            refuse_in_use(root, directory, label)
         return _remove_or_move(root, name, above, key, deadline)
-    return True
 
 
 def _remove_or_move(root: Root, name: str, parent: int, key: str, deadline: Deadline) -> bool:

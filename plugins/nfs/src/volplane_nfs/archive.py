@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from volplane import Unavailable
 from volplane.directory import ArchivedDirectory
 from volplane_nfs.markers import LARGEST, VolumeMarker
 from volplane_nfs.nfs4 import Status, values_of
@@ -20,7 +21,7 @@ from volplane_nfs.nfs4.files import (
 )
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, RENAME, SAVEFH
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.volumes import leave_parent
+from volplane_nfs.volumes import leave_parent, text
 
 DATA: Final = b"data"
 MARKER: Final = b"marker"
@@ -40,13 +41,14 @@ def archive_directory(share: Share, handles: Handles, marker: VolumeMarker) -> N
     share.client.compound(PUTFH(handles.archive), create_directory(name, 0o700), create_link(MARKER, archive.content))
     container = directory_handle(share.client, handles.archive, (name,))
     if container is None:
-        return
+        raise Unavailable(
+            f"the archive of {text(share, path)} was removed while it was made; this call will be repeated"
+        )
     (reply,) = share.client.pipeline([[*leave, SAVEFH(), PUTFH(container), RENAME(path[-1], DATA)]])
     if reply.status:
         share.client.pipeline([[PUTFH(container), REMOVE(MARKER)], [PUTFH(handles.archive), REMOVE(name)]])
     if reply.status in {Status.NOT_SAME, Status.NOTDIR, Status.SYMLINK}:
         raise NotADirectory(path[-1])
-    if reply.status not in MISSING:
-        values_of(reply)
+    values_of(reply)
     if archive.until is not None:
         share.archives_due = min(share.archives_due, archive.until)

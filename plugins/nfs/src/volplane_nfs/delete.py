@@ -14,7 +14,7 @@ import secrets
 import time
 from typing import Final
 
-from volplane import AlreadyExists, VolumeIdentity, VolumeInUse
+from volplane import AlreadyExists, Unavailable, VolumeIdentity, VolumeInUse
 from volplane.directory import ARCHIVE, DELETE, RETAIN, Handle
 from volplane_nfs.archive import archive_directory
 from volplane_nfs.exports import Exports, NoExports
@@ -217,13 +217,13 @@ def _move_into_trash(share: Share, handles: Handles, path: Path, key: bytes) -> 
     make_directory(share.client, handles.trash, key, 0o700)
     container = directory_handle(share.client, handles.trash, (key,))
     if container is None:
-        return
+        raise Unavailable(f"the trash of {text(share, path)} was removed while it was made; this call will be repeated")
     new = secrets.token_hex(8).encode()
     leave = leave_parent(share, handles, path, more=3)
     if leave is None:
         return
     (reply,) = share.client.pipeline([[*leave, SAVEFH(), PUTFH(container), RENAME(path[-1], new)]])
-    if reply.status in MISSING and reply.results[-1].operation is not PUTFH:
+    if reply.status in MISSING and reply.results[-1].operation not in (PUTFH, RENAME):
         return
     if reply.status in {Status.NOT_SAME, Status.NOTDIR, Status.SYMLINK}:
         raise NotADirectory(path[-1])
