@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from volplane import Absent, AlreadyExists, Done, InvalidArgument, NotFound, VolumeInUse
+from volplane import Absent, AlreadyExists, Done, InvalidArgument, NotFound, ProbeRequest, VolumeInUse
 from volplane.directory import archived_volume, decode_fields, encode_fields
 from volplane_hostpath.markers import VolumeMarker
 
@@ -111,6 +112,22 @@ def test_a_broken_archive_keeps_no_other_and_a_longer_time_is_respected(
     site.probe()
     assert archives(site) == [first, second]
     assert caplog.text.count("is skipped") == 1
+
+
+def test_threads_that_remove_archives_at_the_same_time_do_not_disturb_each_other(site: Any) -> None:
+    kept(site, archiveRetention=0.0)
+    others = []
+
+    def cancelled() -> bool:
+        if not others:
+            others.append(site)
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(site.probe).result() == Done()
+        return False
+
+    assert site.backend.probe(ProbeRequest(context=site.context(cancelled=cancelled))) == Done()
+    assert others
+    assert archives(site) == []
 
 
 def test_an_asset_that_never_became_a_volume_is_not_archived(site: Any) -> None:

@@ -7,6 +7,7 @@ in between leaves an archive without `data`, which the next call removes.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from contextlib import AbstractContextManager, ExitStack, suppress
 
@@ -92,6 +93,7 @@ class Expiry:
     """The archives of a root that are due, looked for only when one may be."""
 
     def __init__(self) -> None:
+        self._working = threading.Lock()
         self._again = 0.0
         self._due: list[tuple[float, str]] = []
 
@@ -100,7 +102,18 @@ class Expiry:
         self._again = self._again if until is None else min(self._again, until)
 
     def work(self, root: Root, index: VolumeIndex, context: Context, deadline: Deadline) -> list[str]:
-        """Move what is due into the trash, that with the earliest time first; the names that it has there."""
+        """Move what is due into the trash, that with the earliest time first; the names that it has there.
+
+        One thread at a time does: another one goes on without.
+        """
+        if not self._working.acquire(blocking=False):
+            return []
+        try:
+            return self._work(root, index, context, deadline)
+        finally:
+            self._working.release()
+
+    def _work(self, root: Root, index: VolumeIndex, context: Context, deadline: Deadline) -> list[str]:
         now = time.time()
         if not self._due and now >= self._again and entry_exists(ARCHIVE_FOLDER, root.control):
             self._again = now + _LOOK_AGAIN
