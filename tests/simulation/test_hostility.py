@@ -30,3 +30,9 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
 
 def test_every_planted_bug_has_a_recorded_seed() -> None:
     assert set(CAUGHT_HOSTILE) == set(TENANT_PLANTS)
+
+
+@pytest.mark.parametrize("seed", [135, 276])
+def test_what_the_discard_of_a_claim_asked_for_first_is_deleted_though_the_claim_is_stripped(seed: int) -> None:
+    report = run_seed(seed, scenario="hostile")
+    assert report.passed, str(report)

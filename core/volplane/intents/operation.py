@@ -319,6 +319,7 @@ class DiscardOperation:
         with suppress(BackendError):  # Without them the call may still show what has become of the job.
             attributes = await self.deps.attributes_of(claim, driver)
         request = provision_request(claim, storage_class, driver, intent, context, places=places, attributes=attributes)
+        progress.provision_began()  # It may be the first call, and the claim may vanish before its end.
         try:
             result = await self.deps.hooks.call(driver, request)
         except BackendError as error:
