@@ -190,9 +190,12 @@ class Fences:
         self._newest.put(asset, fence)
 
     def mark_to_write(self, marks: Mapping[str, str], context: Context) -> dict[str, str]:
-        """Return the mark that one of our assets needs before this leader changes it; empty if it has it."""
+        """Return the mark that an asset of the caller's cluster needs before this leader changes it; empty if it has
+        it. Others carry no term of ours.
+        """
         wanted = self._marks.of_term(context)
-        return wanted if self._marks.cluster in marks and not wanted.items() <= marks.items() else {}
+        ours = marks.get(self._marks.cluster) == self._marks.encode(context.cluster_id)
+        return wanted if ours and not wanted.items() <= marks.items() else {}
 
     def marks_to_adopt(
         self, asset: str, marks: Mapping[str, str], request: AdoptRequest, *, official: OfficialDriver | None = None

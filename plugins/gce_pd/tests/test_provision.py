@@ -22,9 +22,11 @@ from volplane import (
     InProgress,
     InvalidArgument,
     ListRequest,
+    ModifyRequest,
     NodeIdentity,
     NotFound,
     Ownership,
+    RecycleRequest,
     ResourceExhausted,
     Throttled,
     Unavailable,
@@ -682,6 +684,25 @@ def test_a_static_disk_is_deleted_only_if_nobody_marked_it(site: Any) -> None:
     site.disk.labels.clear()
     site.clock.advance(1.0)
     assert site.delete(asset, owner=None) == Done()
+
+
+@pytest.mark.parametrize("hook", ["delete", "recycle", "expand", "modify"])
+def test_a_static_disk_that_an_official_driver_made_is_left_to_it(site: Any, hook: str) -> None:
+    asset = site.provision(parameters=HB)
+    written = {"storage.gke.io/created-by": "pd.csi.storage.gke.io", "kubernetes.io/created-for/pv/name": "pvc-other"}
+    site.disk.labels = {"team": "a"}
+    site.disk.wanted["description"] = json.dumps(written)
+    site.clock.advance(1.0)
+    context, volume = site.context(), site.identity(asset, owner=None)
+    requests = {
+        "delete": DeleteRequest(context=context, volume=volume),
+        "recycle": RecycleRequest(context=context, volume=volume),
+        "expand": ExpandRequest(context=context, volume=volume, capacity_bytes=20 * GIB),
+        "modify": ModifyRequest(context=context, volume=volume, parameters={"iops": "4000"}),
+    }
+    with pytest.raises(AlreadyExists, match=r"created-for/pv/name='pvc-other': it was made by a driver"):
+        site.finish(getattr(site.backend, hook), requests[hook])
+    assert (site.disk.status, site.disk.size) == ("READY", 10)
 
 
 def test_a_former_leader_deletes_nothing(site: Any) -> None:

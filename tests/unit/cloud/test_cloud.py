@@ -441,22 +441,31 @@ def test_a_lease_that_was_made_anew_counts_from_0_and_locks_nobody_out() -> None
     fences.refuse_former_leader("disk", marks, context(fence="7/a/first"))
     written = {**marks, **LABELS.of_term(context(fence="7/a/first"))}
     fences.refuse_former_leader("disk", written, context(fence="0/a/second"))
-    assert fences.mark_to_write(written, context(fence="0/a/second")) == {LABELS.fence: "0_2f__2f_second"}
+    assert fences.mark_to_write(written, context(cluster_id="c1", fence="0/a/second")) == {
+        LABELS.fence: "0_2f__2f_second"
+    }
 
 
 def test_a_mark_that_is_no_term_refuses_nobody() -> None:
     fences, marks = Fences(TAGS), TAGS.of(OWNER)
     for text in ("12", f"{2**31 - 1}//lease", f"{2**40}//lease", f"{'9' * 5000}//lease"):
         fences.refuse_former_leader("disk", {**marks, TAGS.fence: text}, context(fence="7/a/lease"))
-        assert fences.mark_to_write({**marks, TAGS.fence: text}, context(fence="7/a/lease")), "it is written anew"
+        assert fences.mark_to_write({**marks, TAGS.fence: text}, context(cluster_id="c1", fence="7/a/lease")), (
+            "it is written anew"
+        )
 
 
 def test_a_fence_is_written_once_and_only_to_what_is_ours() -> None:
     fences, marks = Fences(LABELS), LABELS.of(OWNER)
-    assert fences.mark_to_write(marks, context(fence="7/a/lease")) == {LABELS.fence: "7_2f__2f_lease"}
-    assert fences.mark_to_write({**marks, LABELS.fence: "7_2f__2f_lease"}, context(fence="7/a/lease")) == {}
-    assert fences.mark_to_write({}, context(fence="7/a/lease")) == {}
-    assert fences.mark_to_write(marks, context()) == {}
+    assert fences.mark_to_write(marks, context(cluster_id="c1", fence="7/a/lease")) == {LABELS.fence: "7_2f__2f_lease"}
+    assert (
+        fences.mark_to_write({**marks, LABELS.fence: "7_2f__2f_lease"}, context(cluster_id="c1", fence="7/a/lease"))
+        == {}
+    )
+    assert fences.mark_to_write({}, context(cluster_id="c1", fence="7/a/lease")) == {}
+    foreign = {**marks, LABELS.cluster: "another"}
+    assert fences.mark_to_write(foreign, context(cluster_id="c1", fence="7/a/lease")) == {}
+    assert fences.mark_to_write(marks, context(cluster_id="c1")) == {}
 
 
 def test_calls_of_a_cloud_are_metrics_of_the_process() -> None:

@@ -26,12 +26,12 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane.cloud import LABELS, BoundedCache, Fences, HookCall, RetryLater
+from volplane.cloud import BoundedCache, Fences, HookCall, RetryLater
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.errors import IN_USE, NOT_FOUND, code_of, to_backend_error
 from volplane_gce_pd.operations import LongOperations, Outcome
-from volplane_gce_pd.ownership import FOREIGN_LABELS, write_term
+from volplane_gce_pd.ownership import refuse_foreign, write_term
 from volplane_gce_pd.resources import (
     FORCE_ATTACH,
     AttachedDisk,
@@ -113,7 +113,7 @@ class Attacher:
         found_disk, target = self._compute.disk(key), self._compute.instance(vm)
         disk = existing(found_disk, request.volume)
         if request.volume.owner is not None:
-            LABELS.refuse_foreign(disk.name, disk.labels, request.volume.owner)
+            refuse_foreign(disk, request.volume.owner)
         self._fences.refuse_former_leader(disk.asset, disk.labels, call.context)
         if target is None:
             raise NotFound(
@@ -212,7 +212,7 @@ class Attacher:
             self._failures.drop((vm, key))
             return Done()
         if disk is not None and request.volume.owner is not None:
-            LABELS.refuse_foreign(key[1], disk.labels, request.volume.owner, others=FOREIGN_LABELS)
+            refuse_foreign(disk, request.volume.owner)
         if outcome is not Outcome.NONE:
             raise RetryLater(0.0, self._operations.next_attempt(call.context))
         if disk is None:

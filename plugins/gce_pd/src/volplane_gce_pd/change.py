@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from volplane import Asset, Done, ExpandRequest, InvalidArgument, ModifyRequest, VolumeIdentity
-from volplane.cloud import LABELS, Fences, HookCall, RetryLater, size_in_gib
+from volplane.cloud import Fences, HookCall, RetryLater, size_in_gib
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance, least_performance
 from volplane_gce_pd.operations import LongOperations, Outcome
-from volplane_gce_pd.ownership import FOREIGN_LABELS, write_term
+from volplane_gce_pd.ownership import refuse_foreign, write_term
 from volplane_gce_pd.parameters import attributes_of
 from volplane_gce_pd.resources import FORCE_ATTACH, Disk, asset_from, disk_key, existing
 
@@ -70,7 +70,7 @@ class Changer:
         key = disk_key(identity, self._compute.settings)
         outcome = self._operations.outcome(call, method, key)
         disk = existing(self._compute.disk(key), identity)
-        LABELS.refuse_foreign(disk.name, disk.labels, identity.owner, others=FOREIGN_LABELS)
+        refuse_foreign(disk, identity.owner)
         return disk, outcome
 
     def _require_turn(self, disk: Disk, outcome: Outcome, call: HookCall) -> None:

@@ -28,6 +28,7 @@ from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
 from volplane_gce_pd.copies import zones_of_copy
 from volplane_gce_pd.errors import ALREADY_EXISTS, code_of, outcome_unknown, to_backend_error
 from volplane_gce_pd.operations import LongOperations, Outcome
+from volplane_gce_pd.ownership import refuse_foreign
 from volplane_gce_pd.parameters import DISK_TYPE_LABEL, DiskSpec
 from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_key_from, disk_name
 
@@ -127,7 +128,7 @@ class Provisioner:
 
     def _refuse_other(self, request: ProvisionRequest, spec: DiskSpec, disk: Disk, zones: Sequence[str]) -> None:
         """Raise AlreadyExists unless the disk was made for this owner and an equal demand."""
-        LABELS.refuse_foreign(disk.name, disk.labels, request.owner)
+        refuse_foreign(disk, request.owner)
         if LABELS.recorded_demand(disk.labels) != spec.digest:
             raise AlreadyExists(
                 f"{disk.name} was made for {request.name} by another demand: "

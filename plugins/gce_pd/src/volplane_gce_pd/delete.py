@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from volplane import DeleteRequest, Done, PodScrub, RecycleRequest, Unavailable, VolumeInUse
-from volplane.cloud import LABELS, Fences, HookCall, RetryLater, StateAges, pod_scrub
+from volplane.cloud import Fences, HookCall, RetryLater, StateAges, pod_scrub
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.errors import NOT_FOUND, code_of
 from volplane_gce_pd.operations import LongOperations, Outcome
-from volplane_gce_pd.ownership import FOREIGN_LABELS
+from volplane_gce_pd.ownership import refuse_foreign
 from volplane_gce_pd.resources import Disk, disk_key, disk_key_from, existing
 
 _STUCK_SECONDS = 600.0
@@ -50,7 +50,7 @@ class Deleter:
         disk = self._compute.disk(key)
         if disk is None:
             return Done()
-        LABELS.refuse_foreign(disk.name, disk.labels, request.volume.owner, others=FOREIGN_LABELS)
+        refuse_foreign(disk, request.volume.owner)
         if disk.state == "DELETING" or disk.making:
             self._wait(disk)
         if outcome is not Outcome.NONE:
@@ -62,7 +62,7 @@ class Deleter:
     def scrub(self, request: RecycleRequest) -> PodScrub:
         """Return how a pod erases the disk, if it is ours and not attached. Raises as `delete`."""
         disk = existing(self._compute.disk(disk_key(request.volume, self._compute.settings)), request.volume)
-        LABELS.refuse_foreign(disk.name, disk.labels, request.volume.owner, others=FOREIGN_LABELS)
+        refuse_foreign(disk, request.volume.owner)
         where = [self._node_name(name) for _, name in disk.users]
         return pod_scrub(request, disk.name, where, "resourceInUseByAnotherResource")
 

@@ -11,18 +11,26 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from volplane import AdoptRequest, AssetPage, Done, ListedAsset, ListRequest, Throttled
+from volplane import AdoptRequest, AssetPage, Done, ListedAsset, ListRequest, Ownership, Throttled
 from volplane.cloud import GIB, LABELS, Fences, HookCall, OfficialDriver, RetryLater
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.resources import Disk, disk_key, existing, request_id
 
-FOREIGN_LABELS = ("goog-gke-volume", "goog-k8s-cluster-name")
+_FOREIGN_LABELS = ("goog-gke-volume", "goog-k8s-cluster-name")
 """Labels by which other drivers mark what they make."""
 OFFICIAL = OfficialDriver(name="pd.csi.storage.gke.io", volume="kubernetes.io/created-for/pv/name")
 """It writes this into the description, as JSON with other keys."""
 _CREATED_BY = "storage.gke.io/created-by"
 _ADOPT_RETRY = 1.0
+
+
+def refuse_foreign(disk: Disk, expected: Ownership | None) -> None:
+    """Raise AlreadyExists unless the disk is marked as `expected`'s. None = a static volume: raise if a driver made it.
+
+    The generation is not compared.
+    """
+    LABELS.refuse_foreign(disk.name, _marks(disk), expected, others=(*_FOREIGN_LABELS, OFFICIAL.volume))
 
 
 def list_page(compute: Compute, request: ListRequest) -> AssetPage:
@@ -58,7 +66,7 @@ def _marks(disk: Disk) -> dict[str, str]:
     except ValueError:
         written = {}
     of_official = isinstance(written, dict) and written.get(_CREATED_BY) == OFFICIAL.name
-    name = written.get(OFFICIAL.volume) if of_official else disk.name if FOREIGN_LABELS[0] in disk.labels else None
+    name = written.get(OFFICIAL.volume) if of_official else disk.name if _FOREIGN_LABELS[0] in disk.labels else None
     return {**disk.labels, **({OFFICIAL.volume: str(name)} if name else {})}
 
 
