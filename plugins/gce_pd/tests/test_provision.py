@@ -628,6 +628,35 @@ def test_disks_of_the_official_driver_are_listed_by_one_of_its_name_marked_and_g
         site.delete(asset)
 
 
+@pytest.mark.parametrize(
+    "description", ["[" * 2_000, "{", '"text"', '{"storage.gke.io/created-by": ["pd.csi.storage.gke.io"]}', "9" * 5_000]
+)
+def test_a_description_that_nobody_can_read_stops_no_listing_and_no_adoption(site: Any, description: str) -> None:
+    asset, context = site.provision(), site.context(driver="pd.csi.storage.gke.io")
+    with site.fake.locked_state() as project:
+        odd = replace_disk(site, "odd")
+        odd.wanted, odd.labels = {"description": description}, {}
+        project.disks[f"zones/{A}", "odd"] = odd
+    (listed,) = site.backend.list_assets(ListRequest(context=context)).assets
+    assert listed.handle == asset.handle
+    site.fake.disks[f"zones/{A}", "pvc-u1"].wanted["description"] = description
+    site.clock.advance(1.0)
+    former = replace(site.owner(), cluster_id="before")
+    with pytest.raises(AlreadyExists, match="not to cluster 'before'"):
+        site.backend.adopt(AdoptRequest(context=context, volume=site.identity(asset, owner=former), former=former))
+
+
+@pytest.mark.parametrize("name", [["pvc-a"], 7, None, "", "pvc-\ud800"])
+def test_a_disk_of_the_official_driver_whose_description_names_no_volume_has_the_name_of_the_disk(
+    site: Any, name: object
+) -> None:
+    asset, official = site.provision(), "pd.csi.storage.gke.io"
+    written = {"storage.gke.io/created-by": official, "kubernetes.io/created-for/pv/name": name}
+    site.disk.wanted["description"], site.disk.labels = json.dumps(written), {}
+    (listed,) = site.backend.list_assets(ListRequest(context=site.context(driver=official))).assets
+    assert (listed.handle, listed.owner.volume_name) == (asset.handle, "pvc-u1")
+
+
 def test_labels_are_changed_only_by_who_has_read_them(site: Any) -> None:
     asset = site.provision()
     former = Ownership(cluster_id="before", claim_uid="u1", volume_name="pvc-u1")

@@ -60,14 +60,21 @@ def _listed(compute: Compute, disk: Disk, request: ListRequest) -> ListedAsset:
 
 
 def _marks(disk: Disk) -> dict[str, str]:
-    """Return the labels of a disk, and what the official driver has written into its description."""
+    """Return the labels of a disk, and what the official driver has written into its description.
+
+    Where that names no volume, the disk's name is the volume's, as the official driver gives it. Anybody who may make
+    disks writes descriptions.
+    """
     try:
         written = json.loads(disk.description or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         written = {}
     of_official = isinstance(written, dict) and written.get(_CREATED_BY) == OFFICIAL.name
-    name = written.get(OFFICIAL.volume) if of_official else disk.name if _FOREIGN_LABELS[0] in disk.labels else None
-    return {**disk.labels, **({OFFICIAL.volume: str(name)} if name else {})}
+    if not of_official and _FOREIGN_LABELS[0] not in disk.labels:
+        return dict(disk.labels)
+    name = written.get(OFFICIAL.volume) if of_official else None
+    named = isinstance(name, str) and name.isprintable()
+    return {**disk.labels, OFFICIAL.volume: (name if named else "") or disk.name}
 
 
 def _unix_time(text: str) -> float | None:
