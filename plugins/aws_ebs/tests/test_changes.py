@@ -174,6 +174,28 @@ def test_a_claim_that_names_another_class_meanwhile_gets_the_same_volume_changed
     assert (region.fake.volumes[asset.handle].iops, region.fake.calls["CreateVolume"]) == (6000, 1)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "mutable"),
+    [
+        ({"type": "io2"}, [{"iops": "5000"}, {"iops": "6000"}, {"type": "gp3"}]),
+        ({"type": "gp2", "throughput": 250}, [{"type": "gp3"}, {"type": "gp3", "iops": "5000"}]),
+        ({"type": "st1"}, [{"type": "gp3"}, {"type": "gp3", "iops": "4000"}]),
+    ],
+)
+def test_attributes_that_change_meanwhile_keep_the_volume_of_a_class_that_is_not_enough_alone(
+    region: Any, parameters: Any, mutable: Any
+) -> None:
+    made = {
+        region.again().provision(size=20 * GIB, parameters=parameters, mutable_parameters=each).handle
+        for each in mutable
+    }
+    assert (len(made), region.fake.calls["CreateVolume"]) == (1, 1)
+    for other in ({"size": 21 * GIB}, {"parameters": {**parameters, "encrypted": True}}):
+        request = {"size": 20 * GIB, "parameters": parameters, "mutable_parameters": mutable[0], **other}
+        with pytest.raises(AlreadyExists, match="by another demand"):
+            region.again().provision(**request)
+
+
 def test_attributes_that_cannot_be_had_make_no_volume(region: Any) -> None:
     for mutable, told in (
         ({"type": "io1", "iops": "2000"}, "is 2000: a volume of type io1 with 4 GiB has at most 200"),

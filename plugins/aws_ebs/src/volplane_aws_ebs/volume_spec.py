@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,18 +34,23 @@ class VolumeSpec:
     mutable: AttributesClass
     """Whose tags it gets, too."""
     demand: Mapping[str, Any] | None = None
-    """The same parameters of CreateVolume without a VolumeAttributesClass; None = there is none."""
+    """What is asked for without the VolumeAttributesClass: parameters of CreateVolume, or, where these cannot be, the
+    class. None = there is none.
+    """
 
     @classmethod
     def of(cls, request: ProvisionRequest) -> VolumeSpec:
         """Raises `InvalidArgument` or `Unsupported` if no volume of EBS can be like this."""
         mutable = AttributesClass.of(request.mutable_parameters)
         spec = cls._of(request, mutable)
-        if request.mutable_parameters:
-            with suppress(InvalidArgument, Unsupported):  # The class alone may not be enough.
-                plain = cls._of(request, AttributesClass.of({}))
-                return replace(spec, demand=plain.create_volume_parameters())
-        return spec
+        if not request.mutable_parameters:
+            return spec
+        try:
+            demand = cls._of(request, AttributesClass.of({})).create_volume_parameters()
+        except (InvalidArgument, Unsupported):  # The class alone is not enough.
+            given = {key: str(value) for key, value in request.parameters.items()}
+            demand = {"Size": spec.size, "SnapshotId": spec.snapshot, "Class": given}
+        return replace(spec, demand=demand)
 
     @classmethod
     def _of(cls, request: ProvisionRequest, mutable: AttributesClass) -> VolumeSpec:
