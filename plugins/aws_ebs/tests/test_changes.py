@@ -149,6 +149,7 @@ GOLD = {"type": "io2", "iops": "4000", "tagSpecification_1": "tier=gold of {{ .P
         ({"type": "io1"}, {"iops": "1000"}, ("io1", 1000, None)),
         ({"type": "io2", "iops": 1000}, {"iopsPerGB": "100"}, ("io2", 2000, None)),
         ({"type": "gp2"}, {"volumeType": "st1", "type": "gp3"}, ("gp3", 3000, 125)),
+        ({"type": "gp3"}, {"type": "io1", "iops": "2000"}, ("io1", 1000, None)),
     ],
 )
 def test_attributes_of_another_class_win_when_a_volume_is_made(
@@ -198,7 +199,6 @@ def test_attributes_that_change_meanwhile_keep_the_volume_of_a_class_that_is_not
 
 def test_attributes_that_cannot_be_had_make_no_volume(region: Any) -> None:
     for mutable, told in (
-        ({"type": "io1", "iops": "2000"}, "is 2000: a volume of type io1 with 4 GiB has at most 200"),
         ({"iops": "many"}, "'many'"),
         ({"colour": "red"}, "colour"),
         ({"type": "standard"}, "standard"),
@@ -352,6 +352,18 @@ def test_iops_that_only_the_new_size_allows_are_changed_with_it(region: Any) -> 
     )
     volume = region.fake.volumes[asset.handle]
     assert (volume.size, volume.iops, region.fake.calls["ModifyVolume"]) == (20, 4000, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "iops"),
+    [({"iops": "50000"}, 10_000), ({"iops": "100"}, 3_000), ({"type": "io1", "iops": "2000"}, 1_000)],
+)
+def test_iops_that_the_size_does_not_allow_are_capped_as_by_the_official_driver(
+    region: Any, wanted: Any, iops: int
+) -> None:
+    asset = region.provision(size=20 * GIB, mutable_parameters={"iops": "4000"})
+    assert region.modify(asset, **wanted) == region.again().modify(asset, **wanted) == Done()
+    assert (region.fake.volumes[asset.handle].iops, region.fake.calls["ModifyVolume"]) == (iops, 1)
 
 
 def test_what_a_class_says_goes_before_iops_per_gib(region: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from volplane import (
@@ -49,15 +48,15 @@ class Modifier:
     def expand(self, request: ExpandRequest, call: HookCall) -> Asset:
         """Raises RetryLater, AwsError and the errors of the contract."""
         size, volume = size_in_gib(request.capacity_bytes), self._volume(request.volume)
-        volume = self._modify_until(volume, "expand", self._capped(volume, _growth(volume, size), call), call)
+        volume = self._modify_until(volume, "expand", _growth(volume, size), call)
         return asset_from(self._ec2.settings, volume, request.volume.source, driver=request.context.driver)
 
     def modify(self, request: ModifyRequest, call: HookCall) -> Done:
         """Raises RetryLater, AwsError and the errors of the contract."""
         wanted, volume = AttributesClass.of(request.parameters), self._volume(request.volume)
         self._tag(volume, wanted, request.volume.name, call)
-        values = self._capped(volume, wanted.values_for(volume), call)
-        self._modify_until(volume, "modify", _performance(volume, values), call)
+        values = wanted.values_for(volume)
+        self._modify_until(volume, "modify", _checked(volume, values) if _differs(volume, values) else {}, call)
         return Done()
 
     def _volume(self, identity: VolumeIdentity) -> Ec2Volume:
@@ -82,17 +81,21 @@ class Modifier:
         self._ec2.batches.volumes.invalidate(volume.id)
 
     def _capped(self, volume: Ec2Volume, change: Change, call: HookCall) -> Change:
-        """Return the change with no more IOPS than the volume's zone gives."""
+        """Return the change with no more IOPS than the type has at the volume's size, and the volume's zone gives.
+
+        With no fewer than the type's minimum, too, as in the official driver.
+        """
         if "Iops" not in change:
             return change
-        name = str(change.get("VolumeType", volume.volume_type))
-        iops = self._ceilings.capped(name, place(self._ec2.settings, volume), int(change["Iops"]), call)
-        return {**change, "Iops": iops}
+        name, iops = str(change.get("VolumeType", volume.volume_type)), int(change["Iops"])
+        if name in VOLUME_TYPES and VOLUME_TYPES[name].iops is not None:
+            iops = allowed_iops(name, int(change.get("Size", volume.size)), iops=iops, raise_to_minimum=True)
+        return {**change, "Iops": self._ceilings.capped(name, place(self._ec2.settings, volume), iops, call)}
 
     def _modify_until(self, volume: Ec2Volume, hook: str, own: Change, call: HookCall) -> Ec2Volume:
         """Modify the volume until nothing differs; returns it then. What the other hook wants is modified with it.
 
-        own: what this hook wants and the volume has not.
+        own: what this hook wants and the volume has not. Its IOPS are capped at the size that the volume gets.
         """
         id_ = volume.id
         if not own:
@@ -107,12 +110,16 @@ class Modifier:
             )
         if volume.state == "creating":
             self._waits.creating(volume, after=0.5)
-        change, open_for = self._pending.merged(id_, hook, own)
-        last = self._ec2.modification(id_)
-        if last is not None:
-            self._wait_for(last, own)
+        merged, open_for = self._pending.merged(id_, hook, own)
+        change = self._capped(volume, merged, call)
+        last, differs = self._ec2.modification(id_), _differs(volume, change)
+        if last is not None and (differs or last.state == "modifying"):
+            self._wait_for(last, {name: change[name] for name in own})
         if open_for > 0:
             raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=open_for))
+        if not differs:  # The volume has as many IOPS as it can.
+            self._pending.satisfied(id_, hook)
+            return volume
         write_term(self._ec2, self._fences, volume, call)
         try:
             self._ec2.change(Action.MODIFY_VOLUME, id_, call, VolumeId=id_, **change)
@@ -120,7 +127,7 @@ class Modifier:
             self._ec2.batches.modifications.invalidate(id_)
             if error.code == "VolumeModificationRateExceeded":
                 raise _too_many_modifications(id_, error, last) from None
-            if change != own and isinstance(to_backend_error(error, ""), InvalidArgument | ResourceExhausted):
+            if merged != own and isinstance(to_backend_error(error, ""), InvalidArgument | ResourceExhausted):
                 self._pending.keep_apart(id_)
                 raise RetryLater(self._ec2.batches.volumes.next_poll(id_)) from None
             raise
@@ -179,28 +186,26 @@ def _growth(volume: Ec2Volume, size: int) -> Change:
     return change
 
 
-def _performance(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:
-    """Return what `_difference` returns. Raises InvalidArgument for a throughput that the IOPS do not allow.
+def _checked(volume: Ec2Volume, wanted: Change) -> Change:
+    """Return what is wanted. Raises InvalidArgument for a throughput that the IOPS do not allow.
 
-    Whether the size allows the IOPS is left to EC2, since the volume may grow in the same modification.
+    It is all in one change: what a ModifyVolume with another type does not name gets the default of that type, also
+    where the old value is the wanted one (Amazon EC2 API reference, ModifyVolume). Whether the size allows such IOPS is
+    seen later, since the volume may grow in the same modification.
     """
-    change = _difference(volume, wanted)
-    name = str(change.get("VolumeType", volume.volume_type))
-    if change and name in VOLUME_TYPES:
+    name = str(wanted.get("VolumeType", volume.volume_type))
+    if kind := VOLUME_TYPES.get(name):
         kept = (volume.iops, volume.throughput) if name == volume.volume_type else (None, None)
-        iops, throughput = change.get("Iops", kept[0]), change.get("Throughput", kept[1])
-        check_throughput(name, int(iops or 0) or None, int(throughput or 0) or None)
-    return change
+        iops, throughput = wanted.get("Iops", kept[0]), wanted.get("Throughput", kept[1])
+        least = kind.iops[0] if kind.iops is not None else 0  # Fewer are raised to that.
+        check_throughput(name, max(int(iops or 0), least) or None, int(throughput or 0) or None)
+    return wanted
 
 
-def _difference(volume: Ec2Volume, wanted: Mapping[str, int | str]) -> Change:
-    """Return all that is wanted if any of it differs.
-
-    What a ModifyVolume with another type does not name gets the default of that type, also where the old value is the
-    wanted one (Amazon EC2 API reference, ModifyVolume).
-    """
-    found = {"VolumeType": volume.volume_type, "Iops": volume.iops, "Throughput": volume.throughput}
-    return wanted if any(found[name] != value for name, value in wanted.items()) else {}
+def _differs(volume: Ec2Volume, wanted: Change) -> bool:
+    found = {"Size": volume.size, "VolumeType": volume.volume_type, "Iops": volume.iops}
+    found["Throughput"] = volume.throughput
+    return any(found[name] != value for name, value in wanted.items())
 
 
 def _too_many_modifications(id_: str, error: AwsError, last: VolumeModification | None) -> BackendError:

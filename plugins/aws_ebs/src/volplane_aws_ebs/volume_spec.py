@@ -67,11 +67,6 @@ class VolumeSpec:
                 f"{request.limit_bytes}"
             )
         iops = parameters.iops_at(size)
-        if (asked := mutable.values.get("Iops", iops)) != iops:
-            raise InvalidArgument(
-                f"parameter iops of the VolumeAttributesClass is {asked}: a volume of type {parameters.volume_type} "
-                f"with {size} GiB has at most {iops}; ask for less, or for a larger volume"
-            )
         check_throughput(parameters.volume_type, iops, parameters.throughput)
         return cls(
             size=size,
