@@ -262,6 +262,32 @@ def test_answers_that_know_a_volume_now_and_do_not_then_make_no_second_one(new_r
     assert region.fake.volumes == {}
 
 
+@pytest.mark.parametrize("hidden", ["volume", "attachment"])
+@pytest.mark.parametrize("named", [True, False])
+def test_one_answer_that_does_not_show_the_attachment_is_no_detachment(region: Any, hidden: str, named: bool) -> None:
+    asset, node = region.provision(), region.node(region.fake.add_instance())
+    region.attach(asset, node)
+    if not named:
+        node = replace(node, instance_id="")
+    region.clock.advance(20.0)
+    held = region.fake.volumes[asset.handle]
+    with region.fake.locked_state() as cloud:
+        attachments, held.attachments = held.attachments, {}
+        if hidden == "volume":
+            del cloud.volumes[asset.handle]
+    request = region.detachment(asset, node)
+    waits = region.backend.detach(request)
+    while isinstance(waits, InProgress) and not waits.retry_after >= 1.0:
+        region.clock.advance(waits.retry_after)
+        waits = region.backend.detach(request)
+    assert isinstance(waits, InProgress)
+    with region.fake.locked_state() as cloud:
+        held.attachments, cloud.volumes[asset.handle] = attachments, held
+    region.clock.advance(waits.retry_after)
+    assert region.finish(region.backend.detach, request) == Done()
+    assert (held.attachments, region.fake.calls["DetachVolume"]) == ({}, 1)
+
+
 def test_a_driver_that_believes_one_empty_answer_makes_two_volumes_of_a_flickering_cloud(new_region: Any) -> None:
     region = new_region(Behaviour(visible_after=5.0, flickers=True))
     client, wanted = region.connect.client(), [{"Name": "tag:a", "Values": ["b"]}]

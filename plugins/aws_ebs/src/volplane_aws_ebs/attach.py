@@ -43,6 +43,7 @@ _REFUSED_SECONDS = 30.0
 """So long EC2 may show an attachment that it says is not there; after that its refusal is reported."""
 _INITIALIZING_PAUSE = 60.0
 """EC2 takes minutes to hours, and shows its progress no sooner (Amazon EBS User Guide, "Initialize volumes")."""
+_SECOND_LOOK = 1.0
 _DEVICE_IN_USE = "InvalidDevice.InUse"
 _GONE = NOT_FOUND | NOT_ATTACHED | {"InvalidInstanceID.NotFound"}
 _ATTACHABLE_STATES = ("pending", "running", "stopping", "stopped")
@@ -220,15 +221,17 @@ class Attacher:
             return Done()
         instance = instance_id(request.node) if request.node.instance_id else self._known_instance(request, id_)
         if instance is None:
-            return Done()
+            return self._not_shown((id_, request.node.name), "missing")
         recent = self._ec2.recent_volume(id_)
         volume = recent if recent is not None and _is_attached(recent, instance) else self._ec2.volume(id_)
         attachment = volume.attachment(instance) if volume is not None else None
+        pair = (id_, instance)
         if volume is None or attachment is None:
-            return self._detached((id_, instance))
+            return self._not_shown(pair, "missing" if volume is None else "detaching")
+        for each in (instance, request.node.name):
+            self._waits.reset((id_, each), "missing")
         if request.volume.owner is not None:
             ownership_tags.refuse_foreign(id_, volume.tags, request.volume.owner)
-        pair = (id_, instance)
         if attachment.state in ("detaching", "busy"):
             self._waits.detaching(volume, attachment, after=min(self._elapsed(pair, "detaching") / 4, 10.0))
         self._fences.refuse_former_leader(id_, volume.tags, call.context)
@@ -267,7 +270,13 @@ class Attacher:
             )
         return None
 
-    def _detached(self, pair: Pair) -> Done:
+    def _not_shown(self, pair: Pair, state: str) -> Done:
+        """Return Done if it was not shown a second ago either, or was being detached. Else raise RetryLater.
+
+        One answer may come from a server of EC2 that does not know the attachment yet. state: whose age counts.
+        """
+        if self._elapsed(pair, state) < _SECOND_LOOK:
+            raise RetryLater(self._ec2.batches.volumes.next_poll(pair[0], after=_SECOND_LOOK))
         self._reset(pair)
         self._devices.release(pair[1], pair[0])
         return Done()
@@ -279,7 +288,7 @@ class Attacher:
         return self._waits.seconds(pair, state)
 
     def _reset(self, pair: Pair) -> None:
-        self._waits.reset(pair, "attaching", "detaching", "device", "contested", "full", "refused")
+        self._waits.reset(pair, "attaching", "detaching", "device", "contested", "full", "refused", "missing")
 
     def _invalidate(self, volume: str, instance: str) -> None:
         self._ec2.batches.volumes.invalidate(volume)
