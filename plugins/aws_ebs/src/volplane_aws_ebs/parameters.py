@@ -165,8 +165,6 @@ class ClassParameters:
             raise InvalidArgument(
                 f"parameter {key} is {value}: volumes of type {self.volume_type} have no IOPS to choose; remove it"
             )
-        if kind.iops_required and self.iops is None and self.iops_per_gib is None:
-            raise InvalidArgument(f"type {self.volume_type} needs the parameter iops or iopsPerGB")
         if kind.throughput is None and self.throughput is not None:
             raise InvalidArgument(
                 f"parameter throughput is {self.throughput}: only gp3 has a throughput to choose, not "
@@ -231,6 +229,8 @@ class ClassParameters:
     def iops_at(self, size: int) -> int | None:
         """Return the IOPS of a volume of `size` GiB; None = the type's default. Raises InvalidArgument."""
         if self.iops is None and self.iops_per_gib is None:
+            if VOLUME_TYPES[self.volume_type].iops_required:  # A VolumeAttributesClass may have given them.
+                raise InvalidArgument(f"type {self.volume_type} needs the parameter iops or iopsPerGB")
             return None
         return allowed_iops(
             self.volume_type, size, iops=self.iops, per_gib=self.iops_per_gib, raise_to_minimum=self.raise_iops
