@@ -61,7 +61,7 @@ def test_what_cannot_be_detached_because_it_is_not_attached_is_detached(region: 
     volume.attachments.clear()
     volume.state = "available"
     region.clock.advance(first.retry_after)
-    assert region.backend.detach(region.detachment(asset, node)) == Done()
+    assert region.detach(asset, node) == Done()
 
 
 def test_deleting_an_attached_volume_says_who_holds_it(region: Any) -> None:
