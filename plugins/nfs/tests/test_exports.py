@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from volplane import InvalidArgument, Ownership, Unavailable
+from volplane import InvalidArgument, Ownership, ResourceExhausted, Unavailable
 from volplane_nfs.ganesha import export_manager
-from volplane_nfs.ganesha.export_block import write_file
+from volplane_nfs.ganesha.export_block import remove_file, write_file
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model import DATA, ModelBus
@@ -275,3 +275,67 @@ def test_a_file_of_an_export_is_on_the_disk_with_its_name(
     made = exporting.provision()
     exporting.delete(exporting.volume(made))
     assert synced == [1, 0]
+
+
+# --- several drivers of one server ----------------------------------------------------------------------------------
+
+
+def beside(bus: ModelBus, tmp_path: Path, **options: Any) -> Site:
+    """Another driver, or process, of the server: it has a share of its own, whose Export_Ids are free there."""
+    other = {"mode": "export", "server_path": "/srv/b", "config_directory": str(tmp_path / "exports.d"), **options}
+    return Site(dial=ModelServer().dial, open_bus=lambda _bus, _prefix: bus, **other).start()
+
+
+def test_the_export_of_another_drivers_volume_keeps_its_file_and_its_id(
+    exporting: Site, bus: ModelBus, tmp_path: Path, model: ModelServer
+) -> None:
+    made = exporting.provision()
+    before = bus.picture
+    [used] = map(int, ids(model))
+    other = beside(bus, tmp_path, first_export_id=used, last_export_id=used)
+    with pytest.raises(ResourceExhausted, match="are in use"):
+        other.provision()
+    assert bus.picture == before
+    bus.restart()
+    assert bus.picture == before
+    exporting.delete(exporting.volume(made))
+    assert bus.picture == {}
+
+
+def test_a_volume_with_the_export_id_of_another_ones_is_told_and_takes_nothing(
+    exporting: Site, bus: ModelBus, tmp_path: Path
+) -> None:
+    """As two drivers that took one id at the same time, or with an earlier version."""
+    exporting.provision()
+    before = bus.picture
+    [file] = (tmp_path / "exports.d").iterdir()
+    settings = exporting.backend._settings
+    other = replace(marker_of(), export_id=int(file.stem.rpartition("-")[2]))
+    with pytest.raises(Unavailable, match="is the export of another volume"):
+        write_file(settings, other, "5" * 32)
+    remove_file(settings, other)
+    assert bus.picture == before
+    assert list(tmp_path.iterdir()) == [tmp_path / "exports.d"], "what is written beside the folder is removed"
+
+
+def test_a_mistyped_server_path_changes_no_file_of_a_living_volume(
+    exporting: Site, bus: ModelBus, tmp_path: Path
+) -> None:
+    exporting.provision()
+    before = bus.picture
+    mistyped = exporting.again(server_path="/nonexistent").start()
+    mistyped.probe()
+    assert bus.picture == before
+    bus.restart()
+    assert bus.picture == before
+
+
+def test_a_file_that_another_driver_has_overwritten_is_made_again(
+    exporting: Site, bus: ModelBus, tmp_path: Path
+) -> None:
+    exporting.provision()
+    before = bus.picture
+    [file] = (tmp_path / "exports.d").iterdir()
+    file.write_text(file.read_text().replace("# volume pvc-", "# volume of-another-").replace(DATA, "/srv/b"))
+    exporting.probe()
+    assert bus.picture == before

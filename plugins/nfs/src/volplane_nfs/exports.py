@@ -9,7 +9,7 @@ from pathlib import Path
 
 from volplane import Unavailable
 from volplane_nfs.ganesha.bus import OpenBus
-from volplane_nfs.ganesha.export_block import file_of, remove_file, server_path, write_file
+from volplane_nfs.ganesha.export_block import file_of, remove_file, server_path, write_file, written_path
 from volplane_nfs.ganesha.export_ids import allocate, release
 from volplane_nfs.ganesha.export_manager import ExportManager
 from volplane_nfs.markers import VolumeMarker
@@ -59,8 +59,8 @@ class Exports:
     def __init__(self, settings: Settings, open_bus: OpenBus) -> None:
         self._settings = settings
         self._manager = ExportManager(open_bus(settings.bus, settings.bus_prefix))
-        self._known: dict[bytes, tuple[int | None, str]] = {}
-        """Id and path of the exports of this process, by the names of their volumes' markers."""
+        self._known: dict[bytes, VolumeMarker] = {}
+        """Volumes that this process exports, by the names of their markers."""
         self.complete = False
         """Whether the exports of all volumes are known."""
 
@@ -87,22 +87,27 @@ class Exports:
 
     def lost(self) -> list[bytes]:
         """Return the names of markers of volumes that were exported, and are no more. Raises `Unavailable`."""
-        present = self._present()
-        return [file for file, (export_id, path) in list(self._known.items()) if present.get(export_id) != path]
+        return [marker.file for marker in self._missing(list(self._known.values()))]
 
-    def _present(self) -> dict[int | None, str]:
-        """Return id -> path of the exports that are there now, and after a restart of the server."""
+    def _missing(self, markers: Iterable[VolumeMarker]) -> list[VolumeMarker]:
+        """Return the volumes that are not exported now, or would not be after a restart of the server."""
         self._check_folder()
-        files = {file.name for file in Path(self._settings.config_directory).iterdir()}
         exports = self._manager.exports()
-        return {key: path for key, path in exports.items() if file_of(self._settings, key).name in files}
+        return [
+            each
+            for each in markers
+            if each.export_id is not None and not self._is_whole(each, exports.get(each.export_id))
+        ]
+
+    def _is_whole(self, marker: VolumeMarker, path: str | None) -> bool:
+        """Return whether a volume is exported and has its file. path: of the server's export with its Export_Id."""
+        return path == server_path(self._settings, marker) == written_path(self._settings, marker)
 
     def learn(self, markers: Iterable[VolumeMarker]) -> list[VolumeMarker]:
         """Take note of volumes that have to be exported; those that are not are returned. Raises `Unavailable`."""
-        present = self._present()
         wanted = [marker for marker in markers if marker.export_id is not None]
-        self._known.update({each.file: (each.export_id, server_path(self._settings, each)) for each in wanted})
-        return [marker for marker in wanted if present.get(marker.export_id) != self._known[marker.file][1]]
+        self._known.update({each.file: each for each in wanted})
+        return self._missing(wanted)
 
     def prepare(self, share: Share, handles: Handles, marker: VolumeMarker) -> VolumeMarker:
         """Give a volume that is about to be made its Export_Id."""
@@ -114,6 +119,7 @@ class Exports:
             first=settings.first_export_id,
             last=settings.last_export_id,
             quarantine=settings.export_id_quarantine,
+            used=lambda number: file_of(settings, number).exists() or self._manager.path_of(number) is not None,
         )
         return replace(marker, export_id=export_id)
 
@@ -124,9 +130,16 @@ class Exports:
         """
         if marker.export_id is None:
             raise Unavailable(f"{marker.name} was made in mode subdirectory: it cannot be exported")
-        self._known[marker.file] = (marker.export_id, server_path(self._settings, marker))
-        file = write_file(self._settings, marker, handles.share_id)
-        self._manager.add(str(file), marker.export_id, server_path(self._settings, marker))
+        self._known[marker.file] = marker
+        path, active = server_path(self._settings, marker), self._manager.path_of(marker.export_id)
+        if active not in {None, path}:
+            # The file is left as it is: it may be that of a living volume, which the next start of the server reads.
+            raise Unavailable(
+                f"Export_Id {marker.export_id} is {active} on the server, not {path}: is server_path right, and has "
+                "each driver of the server its own range from first_export_id to last_export_id?"
+            )
+        file = write_file(self._settings, marker, handles.share_id, over=active == path)
+        self._manager.add(str(file), marker.export_id, path)
         if read_marker(share, handles.volumes, marker.file) is None:
             self.remove(marker)
             raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
@@ -134,11 +147,7 @@ class Exports:
     def restore(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
         """Export a volume again whose export is lost, now or for the next start of the server. Raises as `ensure`."""
         export_id = marker.export_id
-        if (
-            export_id is None
-            or not file_of(self._settings, export_id).exists()
-            or not self._is_exported(export_id, marker)
-        ):
+        if export_id is None or not self._is_whole(marker, self._manager.path_of(export_id)):
             self.ensure(share, handles, marker)
 
     def _is_exported(self, export_id: int, marker: VolumeMarker) -> bool:
@@ -151,7 +160,7 @@ class Exports:
             return
         if self._is_exported(marker.export_id, marker):
             self._manager.remove(marker.export_id)
-        remove_file(self._settings, marker.export_id)
+        remove_file(self._settings, marker)
 
     def release(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
         """Free the id of a volume whose directory is gone."""

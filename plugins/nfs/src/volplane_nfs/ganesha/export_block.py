@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import zlib
 from pathlib import Path
+from typing import Final
 
 from volplane import InvalidArgument, Unavailable
 from volplane.directory import check_name
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.parameters import check_export
 from volplane_nfs.settings import Settings
+
+_PATH: Final = re.compile(r'^  Path = "(?P<path>[^"]*)";$', re.MULTILINE)
 
 
 def file_of(settings: Settings, export_id: int) -> Path:
@@ -55,7 +59,7 @@ def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str
         clients = ", ".join(demand["clients"])
         access.append(f"CLIENT {{ Clients = {clients}; Access_Type = RW; Squash = {demand['squash']}; }}")
     lines = [
-        f"# volume {marker.name} of claim {marker.owner.claim_uid!r}, made by volplane",
+        f"{_first_words(marker)}claim {marker.owner.claim_uid!r}, made by volplane",
         "EXPORT {",
         f"  Export_Id = {export_id};",
         f'  Path = "{server_path(settings, marker)}";',
@@ -69,20 +73,60 @@ def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str
     return "\n".join(lines)
 
 
-def write_file(settings: Settings, marker: VolumeMarker, share_id: str) -> Path:
-    """Write the file of a volume's export; raises `Unavailable`, `InvalidArgument`."""
+def written_path(settings: Settings, marker: VolumeMarker) -> str | None:
+    """Return the Path in the file with this volume's Export_Id; None if there is no file.
+
+    Empty: the file is not this volume's. Raises `Unavailable`.
+    """
+    text = None if marker.export_id is None else _read(file_of(settings, marker.export_id))
+    if text is None:
+        return None
+    path = _PATH.search(text)
+    return path["path"] if path is not None and text.startswith(_first_words(marker)) else ""
+
+
+def _first_words(marker: VolumeMarker) -> str:
+    # Without the claim, which `adopt` changes.
+    return f"# volume {marker.name} of "
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unavailable(f"cannot read {file}: {error.strerror}") from error
+
+
+def write_file(settings: Settings, marker: VolumeMarker, share_id: str, *, over: bool = False) -> Path:
+    """Write the file of a volume's export; raises `Unavailable`, `InvalidArgument`.
+
+    over: whether the id is known to be this volume's. Otherwise the file of another volume is left as it is.
+    """
     folder = Path(settings.config_directory)
     if marker.export_id is None:
         raise InvalidArgument(f"{marker.name} was made in mode subdirectory: it has no export")
     file = file_of(settings, marker.export_id)
+    written = written_path(settings, marker)
+    if written == "" and not over:
+        raise taken(file)
     new = folder.parent / f".volplane-{secrets.token_hex(8)}"
     try:
         with new.open("x") as stream:
             stream.write(export_block(settings, marker, share_id))
             stream.flush()
             os.fsync(stream.fileno())
-        new.rename(file)
+        if written is None:
+            # Another driver, whose share knows nothing of this id, may do the same now.
+            os.link(new, file)
+            new.unlink()
+        else:
+            new.rename(file)
         _sync(folder)
+    except FileExistsError:
+        new.unlink(missing_ok=True)
+        raise taken(file) from None
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink()
@@ -91,6 +135,14 @@ def write_file(settings: Settings, marker: VolumeMarker, share_id: str) -> Path:
             "on one file system, and writable"
         ) from error
     return file
+
+
+def taken(file: Path) -> Unavailable:
+    """Return the error for an Export_Id whose file is another volume's."""
+    return Unavailable(
+        f"{file} is the export of another volume: give each driver of one server its own range of Export_Ids, by "
+        "first_export_id and last_export_id"
+    )
 
 
 def _sync(folder: Path) -> None:
@@ -102,10 +154,13 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def remove_file(settings: Settings, export_id: int) -> None:
-    """Remove the file, if it is there; raises `Unavailable`."""
+def remove_file(settings: Settings, marker: VolumeMarker) -> None:
+    """Remove the file of a volume, if it is there; raises `Unavailable`."""
+    if marker.export_id is None or written_path(settings, marker) == "":
+        return
+    file = file_of(settings, marker.export_id)
     try:
-        file_of(settings, export_id).unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         _sync(Path(settings.config_directory))
     except OSError as error:
-        raise Unavailable(f"cannot remove {file_of(settings, export_id)}: {error.strerror}") from error
+        raise Unavailable(f"cannot remove {file}: {error.strerror}") from error

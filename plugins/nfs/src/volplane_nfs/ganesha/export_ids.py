@@ -10,7 +10,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from volplane import ResourceExhausted
@@ -27,18 +27,29 @@ _TAKEN: Final = 4
 """Number of results if the id was taken, and is not resting."""
 
 
-def allocate(share: Share, handles: Handles, owner: str, *, first: int, last: int, quarantine: float) -> int:
+def allocate(
+    share: Share,
+    handles: Handles,
+    owner: str,
+    *,
+    first: int,
+    last: int,
+    quarantine: float,
+    used: Callable[[int], bool],
+) -> int:
     """Return an id that no volume has, or had for `quarantine` seconds. owner: `<volume>@<generation>`.
 
-    Raises `ResourceExhausted`.
+    used: whether the server has an export with an id, of which the share may not know. Raises `ResourceExhausted`.
     """
     for _ in range(_GUESSES):
         guess = random.randint(first, last)  # noqa: S311 - so that processes do not try the same ones
-        if _take(share, handles, guess, owner):
+        if not used(guess) and _take(share, handles, guess, owner):
             return guess
     known = set(names(share.client, handles.exports))
     for export_id in _candidates(first, last, known):
         name = str(export_id).encode()
+        if used(export_id):
+            continue
         if name + _FREED in known and not _take_freed(share, handles, name, quarantine):
             continue
         if _take(share, handles, export_id, owner):
