@@ -14,6 +14,8 @@ from volplane import InvalidArgument, Ownership, ResourceExhausted, Unavailable
 from volplane_nfs.ganesha import export_manager
 from volplane_nfs.ganesha.export_block import remove_file, write_file
 from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.nfs4 import Client
+from volplane_nfs.nfs4.files import write_file as write_data
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model import DATA, ModelBus
 
@@ -338,4 +340,18 @@ def test_a_file_that_another_driver_has_overwritten_is_made_again(
     [file] = (tmp_path / "exports.d").iterdir()
     file.write_text(file.read_text().replace("# volume pvc-", "# volume of-another-").replace(DATA, "/srv/b"))
     exporting.probe()
+    assert bus.picture == before
+
+
+def test_a_lost_export_of_a_volume_whose_root_is_closed_is_made_again(
+    exporting: Site, bus: ModelBus, model: ModelServer, client: Client, tmp_path: Path
+) -> None:
+    """As postgres closes it."""
+    exporting.provision()
+    before = bus.picture
+    [directory] = model.share.children[b"default"].children.values()
+    write_data(client, directory.fileid.to_bytes(8, "big"), b"PG_VERSION", b"17")
+    directory.mode = 0o700
+    lose(bus, tmp_path)
+    exporting.again().start()
     assert bus.picture == before
