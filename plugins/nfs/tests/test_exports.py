@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from volplane import InvalidArgument, Ownership, ResourceExhausted, Unavailable
+from volplane import Absent, InvalidArgument, Ownership, ResourceExhausted, Unavailable
 from volplane_nfs.ganesha import export_manager
 from volplane_nfs.ganesha.export_block import remove_file, write_file
 from volplane_nfs.markers import VolumeMarker
@@ -99,7 +99,7 @@ def test_what_somebody_wrote_into_a_marker_does_not_reach_the_configuration_of_t
 ) -> None:
     settings = exporting.backend._settings
     marker = marker_of(**changed)
-    with pytest.raises(InvalidArgument, match="the marker of 'pvc-1' was changed, so it is not exported"):
+    with pytest.raises(Unavailable, match="the marker of 'pvc-1' was changed, so it is not exported"):
         write_file(settings, VolumeMarker.decode(marker.encode()), "5" * 32)
     assert list((tmp_path / "exports.d").iterdir()) == []
 
@@ -107,10 +107,10 @@ def test_what_somebody_wrote_into_a_marker_does_not_reach_the_configuration_of_t
 def test_a_marker_with_another_name_or_owner_cannot_add_lines_to_the_configuration(exporting: Site) -> None:
     settings, text = exporting.backend._settings, f"pvc-1\nEXPORT {{ {INJECTED}"
     marker = marker_of()
-    with pytest.raises(InvalidArgument, match="was changed, so it is not exported"):
+    with pytest.raises(Unavailable, match="was changed, so it is not exported"):
         write_file(settings, replace(marker, name=text), "5" * 32)
     owned = replace(marker, owner=replace(marker.owner, claim_uid=text))
-    lines = write_file(settings, owned, "5" * 32).read_text().splitlines()
+    lines = write_file(settings, owned, "5" * 32)[0].read_text().splitlines()
     assert [line for line in lines if "EXPORT" in line and not line.startswith("#")] == ["EXPORT {"]
 
 
@@ -121,7 +121,7 @@ def test_the_block_of_a_marker_has_what_its_class_asks_for(exporting: Site, tmp_
         "anonymous_gid": 8,
         "protocols": ["3", "4"],
     }
-    block = write_file(exporting.backend._settings, marker_of(**demand), "5" * 32).read_text()
+    block = write_file(exporting.backend._settings, marker_of(**demand), "5" * 32)[0].read_text()
     assert "  Anonymous_Uid = 7;\n  Anonymous_Gid = 8;\n" in block
     assert "CLIENT { Clients = 10.0.0.0/8, *.example.com; Access_Type = RW; Squash = root_squash; }" in block
     assert "Protocols = 3, 4;" in block
@@ -133,11 +133,21 @@ def marker_of(**demand: Any) -> VolumeMarker:
     return VolumeMarker(name="pvc-1", owner=owner, path="ns/data-1", capacity_bytes=1, demand=whole, export_id=7)
 
 
-def test_a_path_that_the_server_does_not_have_is_told(model: ModelServer, bus: ModelBus, tmp_path: Path) -> None:
+def test_a_claim_whose_export_the_server_refuses_is_told_and_can_be_given_up(
+    model: ModelServer, bus: ModelBus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {"mode": "export", "server_path": "/elsewhere", "config_directory": str(tmp_path / "exports.d")}
     site = Site(dial=model.dial, open_bus=lambda _bus, _prefix: bus, **options).start()
-    with pytest.raises(InvalidArgument, match="is server_path right"):
-        site.provision()
+    demand = site.demand()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="is server_path right"):
+            site.provision(demand)
+        assert list((tmp_path / "exports.d").iterdir()) == [], "the server's next start meets no file that it refuses"
+    asset = site.find(demand)
+    assert "is not exported: NFS-Ganesha does not take" in caplog.text
+    site.delete(site.volume((demand, asset), uid=""))
+    assert site.find(demand) == Absent()
+    assert set(model.share.children) == {b".volplane"}
 
 
 def test_a_limit_of_the_directory_on_this_host_is_what_a_class_requires(

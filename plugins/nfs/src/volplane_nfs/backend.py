@@ -245,7 +245,13 @@ class NfsBackend(BackendSpec):
             elif delete_unfinished(share, handles, marker, self._exports):
                 finished = True
             else:
-                self._exports.restore(share, handles, marker)
+                try:
+                    self._exports.restore(share, handles, marker)
+                except BackendError as error:
+                    if read_marker(share, handles.volumes, marker.file) is None:
+                        raise
+                    # What cannot be exported can be given up all the same, and the probe goes on to try it.
+                    request.context.log.warning("%s on %s is not exported: %s", marker.name, share, error)
                 return asset_of(share, handles, marker, self._settings.export)
             if not finished:
                 raise Unavailable(f"{request.name} is still being removed", retry_after=_AGAIN)

@@ -11,7 +11,7 @@ from volplane import Unavailable
 from volplane_nfs.ganesha.bus import OpenBus
 from volplane_nfs.ganesha.export_block import file_of, remove_file, server_path, write_file, written_path
 from volplane_nfs.ganesha.export_ids import allocate, release
-from volplane_nfs.ganesha.export_manager import ExportManager
+from volplane_nfs.ganesha.export_manager import ExportManager, NotTaken
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
@@ -19,6 +19,8 @@ from volplane_nfs.volumes import read_marker
 
 _AGAIN = 0.2
 """Seconds until a call is repeated that met a deletion."""
+_MENDED = 15.0
+"""Seconds until an export is asked for again that a person has to make possible."""
 
 
 class NoExports:
@@ -124,7 +126,7 @@ class Exports:
         return replace(marker, export_id=export_id)
 
     def ensure(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
-        """Export a volume whose directory is there. Raises `Unavailable`, `InvalidArgument`.
+        """Export a volume whose directory is there. Raises `Unavailable`.
 
         If a deletion began meanwhile, the export ends again: the deletion may have looked for it before it was there.
         """
@@ -138,8 +140,13 @@ class Exports:
                 f"Export_Id {marker.export_id} is {active} on the server, not {path}: is server_path right, and has "
                 "each driver of the server its own range from first_export_id to last_export_id?"
             )
-        file = write_file(self._settings, marker, handles.share_id, over=active == path)
-        self._manager.add(str(file), marker.export_id, path)
+        file, take_back = write_file(self._settings, marker, handles.share_id, over=active == path)
+        try:
+            self._manager.add(str(file), marker.export_id, path)
+        except NotTaken as error:
+            take_back()
+            # No `InvalidArgument`, which would say that nothing is made: marker and directory are.
+            raise Unavailable(str(error), retry_after=_MENDED) from error
         if read_marker(share, handles.volumes, marker.file) is None:
             self.remove(marker)
             raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)

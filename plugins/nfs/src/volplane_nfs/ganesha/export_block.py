@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,7 @@ def server_path(settings: Settings, marker: VolumeMarker) -> str:
 
 
 def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str:
-    """Return the block. Raises `InvalidArgument` if the marker was changed and holds what may not stand in a block.
+    """Return the block. Raises `Unavailable` if the marker was changed and holds what may not stand in a block.
 
     Filesystem_id follows from the share and the Export_Id: it is stable over restarts, and other disks.
     """
@@ -46,7 +47,7 @@ def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str
         check_export(demand.get("clients") or (), demand["protocols"], demand["squash"])
         anonymous = {key: int(demand[key]) for key in ("anonymous_uid", "anonymous_gid") if demand.get(key) is not None}
     except (InvalidArgument, KeyError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"the marker of {marker.name!r} was changed, so it is not exported: {error}") from error
+        raise Unavailable(f"the marker of {marker.name!r} was changed, so it is not exported: {error}") from error
     access = [
         f"Access_Type = {'NONE' if demand.get('clients') else 'RW'};",
         f"Squash = {demand['squash']};",
@@ -99,34 +100,40 @@ def _read(file: Path) -> str | None:
         raise Unavailable(f"cannot read {file}: {error.strerror}") from error
 
 
-def write_file(settings: Settings, marker: VolumeMarker, share_id: str, *, over: bool = False) -> Path:
-    """Write the file of a volume's export; raises `Unavailable`, `InvalidArgument`.
+def write_file(
+    settings: Settings, marker: VolumeMarker, share_id: str, *, over: bool = False
+) -> tuple[Path, Callable[[], None]]:
+    """Write the file of a volume's export; its path, and what takes that back. Both raise `Unavailable`.
 
     over: whether the id is known to be this volume's. Otherwise the file of another volume is left as it is.
     """
-    folder = Path(settings.config_directory)
     if marker.export_id is None:
-        raise InvalidArgument(f"{marker.name} was made in mode subdirectory: it has no export")
+        raise Unavailable(f"{marker.name} was made in mode subdirectory: it has no export")
     file = file_of(settings, marker.export_id)
-    written = written_path(settings, marker)
-    if written == "" and not over:
-        raise taken(file)
-    new = folder.parent / f".volplane-{secrets.token_hex(8)}"
+    before = _read(file)
+    if before is not None and not over and written_path(settings, marker) == "":
+        raise _taken(file)
+    _put(file, export_block(settings, marker, share_id), over=before is not None)
+    if written_path(settings, marker) == "":
+        raise _taken(file)
+    return file, lambda: remove_file(settings, marker) if before is None else _put(file, before, over=True)
+
+
+def _put(file: Path, text: str, *, over: bool) -> None:
+    """Make a file with its whole text. over: whether one of that name is replaced; otherwise it stays."""
+    new = file.parent.parent / f".volplane-{secrets.token_hex(8)}"
     try:
         with new.open("x") as stream:
-            stream.write(export_block(settings, marker, share_id))
+            stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        if written is None:
-            # Another driver, whose share knows nothing of this id, may do the same now.
-            os.link(new, file)
-            new.unlink()
-        else:
+        if over:
             new.rename(file)
-        _sync(folder)
-    except FileExistsError:
-        new.unlink(missing_ok=True)
-        raise taken(file) from None
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(new, file)
+            new.unlink()
+        _sync(file.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink()
@@ -134,10 +141,9 @@ def write_file(settings: Settings, marker: VolumeMarker, share_id: str, *, over:
             f"cannot write {file}: {error.strerror}; config_directory and the folder above it have to be on this host, "
             "on one file system, and writable"
         ) from error
-    return file
 
 
-def taken(file: Path) -> Unavailable:
+def _taken(file: Path) -> Unavailable:
     """Return the error for an Export_Id whose file is another volume's."""
     return Unavailable(
         f"{file} is the export of another volume: give each driver of one server its own range of Export_Ids, by "

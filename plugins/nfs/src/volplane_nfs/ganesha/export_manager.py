@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from volplane import BackendError, InvalidArgument, Unavailable, VolumeInUse
+from volplane import BackendError, Unavailable, VolumeInUse
 from volplane_nfs.ganesha.bus import Bus, Refused
 
 _BUSY: Final = "another export admin operation is in progress"
 _ATTEMPTS: Final = 6
 _FIRST_PAUSE: Final = 0.02
+
+
+class NotTaken(Exception):
+    """The server refuses the file of an export: nothing is exported."""
 
 
 class ExportManager:
@@ -22,7 +26,7 @@ class ExportManager:
     def add(self, file: str, export_id: int, path: str) -> None:
         """Export what the file says; an export of this id and path that is there already is right.
 
-        Raises `InvalidArgument` if the server does not take the file, `Unavailable`.
+        Raises `NotTaken`, `Unavailable`.
         """
         try:
             (text,) = self._call("AddExport", "ss", (file, f"EXPORT(Export_Id={export_id})"))
@@ -33,12 +37,12 @@ class ExportManager:
                 raise Unavailable(
                     f"Export_Id {export_id} is another export of the server: choose another first_export_id"
                 ) from refused
-            raise InvalidArgument(
+            raise NotTaken(
                 f"NFS-Ganesha does not take the export of {path} ({refused.text.strip()}); is server_path right, on no "
                 "overlayfs, and is no export above pseudo_path?"
             ) from refused
         if "Errors found" in text:
-            raise InvalidArgument(f"NFS-Ganesha found errors in the export of {path}: {' '.join(text.split())}")
+            raise NotTaken(f"NFS-Ganesha found errors in the export of {path}: {' '.join(text.split())}")
 
     def remove(self, export_id: int) -> None:
         """End an export; one that does not exist has ended. Raises `VolumeInUse`, `Unavailable`."""
