@@ -387,6 +387,45 @@ def test_retained_and_archived_directories_stay(site: Site, client: Client, root
     assert not [each for each in site.listed() if each.owner is not None]
 
 
+@pytest.mark.parametrize("lost", ["the answer of the call", "the answer of the server"])
+def test_a_volume_whose_directory_stays_is_deleted_though_the_first_answer_is_lost(
+    site: Site, model: ModelServer, client: Client, root: bytes, lost: str
+) -> None:
+    made = site.provision(parameters={"onDelete": "retain"})
+    if lost == "the answer of the server":
+
+        def fault(requests: list[Request]) -> str | None:
+            if requests[-1][0] not in {nfs.REMOVE, nfs.RENAME} or requests[-1][1][0] == made[0].name.encode():
+                return None
+            model.fault = lambda _requests: None
+            return "lost after"
+
+        model.fault = fault
+    site.delete(site.volume(made))
+    assert site.again().start().delete(site.volume(made)) == 1
+    assert exists(client, root, place(made[1]))
+    assert not [each for each in site.listed() if each.owner is not None]
+    other = site.volume(made, owner=replace(made[0].owner, claim_uid="another"))
+    with pytest.raises(AlreadyExists, match="carries no mark"):
+        site.delete_once(other)
+    retained = model.share.children[b".volplane"].children[b"retained"]
+    retained_markers = list(retained.children)
+    model.leave(model.share.children[b"default"], place(made[1])[-1])
+    site.again().start()
+    assert (len(retained_markers), len(retained.children)) == (1, 0), "its marker goes with the directory"
+
+
+@pytest.mark.parametrize("renames_take_space", [False, True])
+def test_a_full_share_has_room_for_no_note_of_what_stays(
+    site: Site, model: ModelServer, client: Client, root: bytes, renames_take_space: bool
+) -> None:
+    made = site.provision(parameters={"onDelete": "retain"})
+    model.available, model.renames_take_space = 0, renames_take_space
+    assert site.delete(site.volume(made)) == 1
+    assert exists(client, root, place(made[1]))
+    assert not model.share.children[b".volplane"].children[b"volumes"].children
+
+
 def test_an_archive_goes_when_its_time_is_over(site: Site, client: Client, root: bytes) -> None:
     made = site.provision(parameters={"onDelete": "archive", "archiveRetention": 0.0})
     grow(client, _handle(client, root, made[1]), width=2, depth=1)

@@ -10,15 +10,17 @@ is and removed before its marker.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from typing import Final
 
 from volplane import AlreadyExists, Unavailable, VolumeIdentity, VolumeInUse
-from volplane.directory import ARCHIVE, DELETE, RETAIN, Handle
+from volplane.directory import ARCHIVE, DELETE, RETAIN, RETAINED, Handle, entry_of
 from volplane_nfs.archive import archive_directory
+from volplane_nfs.errors import printable
 from volplane_nfs.exports import Exports, NoExports
-from volplane_nfs.markers import VolumeMarker, parent_file, parent_marker
+from volplane_nfs.markers import LONGEST_NAME, VolumeMarker, parent_file, parent_marker
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import NUMLINKS, mask_of
 from volplane_nfs.nfs4.files import (
@@ -26,13 +28,17 @@ from volplane_nfs.nfs4.files import (
     NO_SPACE,
     NotADirectory,
     Path,
+    batches,
+    create_directory,
     create_link,
     directory_handle,
     make_directory,
+    names,
     page_of_names,
+    several,
     walk,
 )
-from volplane_nfs.nfs4.operations import GETATTR, PUTFH, REMOVE, RENAME, SAVEFH, Reply
+from volplane_nfs.nfs4.operations import GETATTR, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.sources import path_below_share
 from volplane_nfs.tree_removal import TreeRemoval
@@ -42,14 +48,19 @@ from volplane_nfs.volumes import (
     is_directory,
     is_unfinished,
     leave_parent,
+    marker_in,
     ours,
     read_found,
+    read_marker,
+    read_request,
     text,
 )
 
 SLICE: Final = 0.5
 """Seconds of removal in one call."""
 _FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
+_RETAINED: Final = RETAINED.encode()
+_PART: Final = 500
 _TOPS: Final = 4
 _MAXIMUM_ROUNDS: Final = 8
 
@@ -172,22 +183,72 @@ def _go_on(
     if on_delete != RETAIN:
         remove_empty_parents(share, handles, marker.components)
     exports.release(share, handles, marker)
+    if keep is None and on_delete == RETAIN and _retained(share, handles, file or marker.key, marker):
+        return True
     (reply,) = share.client.pipeline([[PUTFH(handles.volumes), REMOVE(file or marker.key)]])
     if reply.status not in MISSING:
         values_of(reply)
     return True
 
 
+def _retained(share: Share, handles: Handles, file: bytes, marker: VolumeMarker) -> bool:
+    """Keep the marker of a deleted volume whose directory stays; False: there is no space for that.
+
+    file: its name. By it a deletion whose answer was lost, and which is repeated, knows what stands at the path.
+    """
+    move = [PUTFH(handles.volumes), SAVEFH(), *walk(handles.control, (_RETAINED,)), RENAME(file, marker.key)]
+    (reply,) = share.client.pipeline([move])
+    if reply.status in MISSING and reply.results[-1].operation is LOOKUP:
+        (made,) = share.client.pipeline([[PUTFH(handles.control), create_directory(_RETAINED, 0o700)]])
+        if made.status in NO_SPACE:
+            return False
+        if made.status != Status.EXIST:
+            values_of(made)
+        (reply,) = share.client.pipeline([move])
+    if reply.status in NO_SPACE:
+        return False
+    if reply.status not in MISSING:
+        values_of(reply)
+    return True
+
+
+def _is_retained(share: Share, handles: Handles, volume: VolumeIdentity, path: Path) -> bool:
+    """Return whether an earlier call deleted this volume and left its directory at the path."""
+    retained = directory_handle(share.client, handles.control, (_RETAINED,))
+    file = entry_of(volume, LONGEST_NAME).encode()
+    marker = None if retained is None else read_marker(share, retained, file)
+    return marker is not None and marker.belongs_to(volume.owner) and marker.components == path
+
+
+def remove_retained_markers(share: Share, handles: Handles, log: logging.Logger) -> None:
+    """Remove the markers of retained directories that are gone."""
+    retained = directory_handle(share.client, handles.control, (_RETAINED,))
+    if retained is None:
+        return
+    for part in batches(names(share.client, retained), _PART):
+        found: list[VolumeMarker] = []
+        reads = several(share.client, [read_request(retained, name) for name in part])
+        for name, reply in zip(part, reads, strict=True):
+            with share.skipping(log, f"{RETAINED}/{printable(name)}"):
+                marker = marker_in(reply)
+                found += [marker] if marker is not None and marker.key == name else []
+        looks = several(share.client, [walk(handles.root, marker.components) for marker in found])
+        gone = [marker.key for marker, reply in zip(found, looks, strict=True) if reply.status in MISSING]
+        several(share.client, [[PUTFH(retained), REMOVE(key)] for key in gone])
+
+
 def _after_the_last_step(share: Share, handles: Handles, volume: VolumeIdentity) -> None:
     """Remove directories above a volume without any marker, which was never made or is deleted: a crash may leave them.
 
-    Its path may hold something all the same. Raises `AlreadyExists` then.
+    Its path may hold something all the same. Raises `AlreadyExists` then, unless the volume's directory was to stay.
     """
     path = path_below_share(volume.source, share.address)
     if path is None:
         return
     (reply,) = share.client.pipeline([walk(handles.root, path)])
     if not reply.status:
+        if _is_retained(share, handles, volume, path):
+            return
         raise AlreadyExists(
             f"{text(share, path)} exists but carries no mark of volume {volume.name}: it is not touched; remove it by "
             "hand if it is not needed"

@@ -6,7 +6,8 @@ import time
 from typing import Final
 
 from volplane import Context
-from volplane_nfs.delete import SLICE, empty_trash
+from volplane.directory import RETAINED
+from volplane_nfs.delete import SLICE, empty_trash, remove_retained_markers
 from volplane_nfs.errors import printable
 from volplane_nfs.exports import Exports
 from volplane_nfs.ganesha.export_ids import free_unused
@@ -31,6 +32,8 @@ def tidy_up(share: Share, handles: Handles, context: Context) -> None:
     for entry in list(entries(share.client, handles.tmp, mask_of(TIME_METADATA))):
         if _is_old(entry.attributes.get(TIME_METADATA)):
             share.client.pipeline([[PUTFH(handles.tmp), REMOVE(entry.name)]])
+    with share.skipping(context.log, RETAINED):
+        remove_retained_markers(share, handles, context.log)
     empty_leftovers(share, handles, context, time.monotonic() + SLICE)
 
 

@@ -6,6 +6,7 @@ read without an open file, and leaves no state on the server. Nothing ever follo
 <share>/.volplane/share                      ShareMarker: the id of the share
 <share>/.volplane/volumes/<volume name>      VolumeMarker: owner, path, promised size, what becomes of it
 <share>/.volplane/volumes/<key>              the same, from the moment its deletion begins to its end
+<share>/.volplane/retained/<key>             the same, of a deleted volume whose directory stays: it goes with that
 <share>/.volplane/trash/<key>/               directories that are being removed
 <share>/.volplane/parents/<digest>           path of a directory that the driver made above volumes
 <share>/.volplane/archive/<key>.<time>.<when it goes>/  `data` and `marker` of a volume that was archived
