@@ -10,9 +10,10 @@ import pytest
 from volplane import ResourceExhausted, Unavailable
 from volplane.directory import archived_volume, decode_fields, encode_fields
 from volplane_nfs import expiry
+from volplane_nfs.archive import DATA, MARKER
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4.attributes import DIRECTORY, LINK
-from volplane_nfs.nfs4.operations import Request
+from volplane_nfs.nfs4.operations import REMOVE, Request
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model.state import Node
 
@@ -175,3 +176,37 @@ def test_a_dead_server_keeps_the_archives_of_no_other_one() -> None:
         with suppress(Unavailable):
             site.probe()
     assert not archives(servers["alive.example.com"]).children
+
+
+def test_an_archive_that_cannot_be_removed_where_it_is_keeps_its_marker_until_it_can(
+    site: Site, model: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(model, "pvc-0@1.20260101T000000Z-0", time.time() - HOUR)
+    model.available, model.renames_take_space = 0, True
+    [data] = (each.children[DATA] for each in archives(model).children.values())
+
+    def write(requests: list[Request]) -> None:
+        """A client still has it mounted."""
+        if requests[-1] == REMOVE(DATA) and not data.children:
+            model.enter(data, b"late", model.make(DIRECTORY, None))
+
+    model.fault = write
+    site.probe()
+    [container] = archives(model).children.values()
+    assert set(container.children) == {MARKER, DATA}
+    assert "is skipped" in caplog.text
+    model.fault = lambda _requests: None
+    site.again().start().probe()
+    assert not archives(model).children
+
+
+def test_an_archive_that_has_lost_its_marker_is_told_unless_it_is_empty(
+    site: Site, model: ModelServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(2):
+        put(model, f"pvc-{number}@1.20260101T000000Z-0.until-1", time.time() - HOUR)
+        model.leave(archives(model).children[b"pvc-%d@1.20260101T000000Z-0.until-1" % number], MARKER)
+    model.leave(archives(model).children[b"pvc-0@1.20260101T000000Z-0.until-1"], DATA)
+    site.probe()
+    assert list(archives(model).children) == [b"pvc-1@1.20260101T000000Z-0.until-1"]
+    assert "pvc-1@1.20260101T000000Z-0.until-1 is skipped: it has no marker" in caplog.text

@@ -102,7 +102,12 @@ class Expiry:
         share = self._share
         container = directory_handle(share.client, handles.archive, (name,))
         fields = None if container is None else read_fields(share, container, MARKER)
-        if container is None or fields is None:
+        if container is None:
+            return
+        if fields is None:
+            (reply,) = share.client.pipeline([[PUTFH(handles.archive), REMOVE(name)]])
+            if reply.status not in {0, *MISSING}:
+                raise CorruptMarker("it has no marker, so it is kept: a person has to remove it")
             return
         until = expires_at(fields)
         if until is None or until > time.time():
@@ -125,6 +130,7 @@ class Expiry:
             self._due.insert(0, (0.0, name))
             return
         # The marker goes last: without it nobody would know when the rest may go.
-        last = [PUTFH(container), REMOVE(MARKER), PUTFH(handles.archive), REMOVE(name)]
-        client.pipeline([[PUTFH(container), REMOVE(DATA)]])
-        client.pipeline([last])
+        (reply,) = client.pipeline([[PUTFH(container), REMOVE(DATA)]])
+        if reply.status not in MISSING:
+            values_of(reply)
+        client.pipeline([[PUTFH(container), REMOVE(MARKER), PUTFH(handles.archive), REMOVE(name)]])
