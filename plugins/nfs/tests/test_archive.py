@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 
-from volplane import ResourceExhausted, Unavailable
+from volplane import Done, ResourceExhausted, Unavailable
 from volplane.directory import archived_volume, decode_fields, encode_fields
 from volplane_nfs import expiry
 from volplane_nfs.archive import DATA, MARKER
@@ -210,3 +211,13 @@ def test_an_archive_that_has_lost_its_marker_is_told_unless_it_is_empty(
     site.probe()
     assert list(archives(model).children) == [b"pvc-1@1.20260101T000000Z-0.until-1"]
     assert "pvc-1@1.20260101T000000Z-0.until-1 is skipped: it has no marker" in caplog.text
+
+
+def test_archives_go_once_while_several_calls_have_time_for_them(site: Site, model: ModelServer) -> None:
+    """As probes and deletions on a full share."""
+    for number in range(60):
+        put(model, f"pvc-{number}@1.20260101T000000Z-0.until-1", time.time() - HOUR)
+    with ThreadPoolExecutor(8) as threads:
+        answers = [threads.submit(site.probe) for _ in range(8)]
+    assert [each.result() for each in answers] == [Done()] * 8
+    assert not archives(model).children

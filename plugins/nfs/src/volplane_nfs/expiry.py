@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -39,9 +40,20 @@ class Expiry:
         self._share = share
         self._listing: Iterator[Entry] | None = None
         self._due: list[tuple[float, bytes]] = []
+        self._lock = threading.Lock()
 
     def work(self, handles: Handles, log: logging.Logger, deadline: float) -> None:
-        """Find what is due, then remove it, that with the earliest time first. deadline: monotonic."""
+        """Find what is due, then remove it, that with the earliest time first. deadline: monotonic.
+
+        Nothing if another thread is about it.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._work(handles, log, deadline)
+            finally:
+                self._lock.release()
+
+    def _work(self, handles: Handles, log: logging.Logger, deadline: float) -> None:
         share = self._share
         if self._listing is None and not self._due and share.archives_due <= time.time():
             share.archives_due = time.time() + _LOOK_AGAIN
