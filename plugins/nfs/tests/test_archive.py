@@ -8,13 +8,14 @@ from contextlib import suppress
 
 import pytest
 
-from volplane import Done, ResourceExhausted, Unavailable
+from volplane import BackendError, Done, ResourceExhausted, Unavailable
 from volplane.directory import archived_volume, decode_fields, encode_fields
 from volplane_nfs import expiry
 from volplane_nfs.archive import DATA, MARKER
 from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.nfs4 import Status
 from volplane_nfs.nfs4.attributes import DIRECTORY, LINK
-from volplane_nfs.nfs4.operations import REMOVE, Request
+from volplane_nfs.nfs4.operations import REMOVE, RENAME, Request
 from volplane_nfs.testing import ModelServer
 from volplane_nfs.testing.model.state import Node
 
@@ -221,3 +222,24 @@ def test_archives_go_once_while_several_calls_have_time_for_them(site: Site, mod
         answers = [threads.submit(site.probe) for _ in range(8)]
     assert [each.result() for each in answers] == [Done()] * 8
     assert not archives(model).children
+
+
+def test_calls_that_are_lost_before_the_directory_is_archived_leave_one_archive(site: Site, model: ModelServer) -> None:
+    made, other = (site.provision(parameters={"onDelete": "archive"}) for _ in range(2))
+    left = 3
+
+    def fault(requests: list[Request]) -> Status | None:
+        nonlocal left
+        if left and requests[-1][0] is RENAME and requests[-1][1][1] == DATA:
+            left -= 1
+            return Status.SERVERFAULT
+        # The call ends, as with its process, before it removes what it has made.
+        return Status.SERVERFAULT if requests[-1] == REMOVE(MARKER) and left == 2 else None
+
+    model.fault = fault
+    for _ in range(3):
+        with suppress(BackendError):
+            site.delete_once(site.volume(made))
+    site.delete(site.volume(made))
+    site.delete(site.volume(other))
+    assert [set(each.children) for each in archives(model).children.values()] == [{MARKER, DATA}] * 2

@@ -24,6 +24,7 @@ from volplane_nfs.markers import LONGEST_NAME, VolumeMarker, parent_file, parent
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import NUMLINKS, mask_of
 from volplane_nfs.nfs4.files import (
+    FULL,
     MISSING,
     NO_SPACE,
     NotADirectory,
@@ -58,7 +59,6 @@ from volplane_nfs.volumes import (
 
 SLICE: Final = 0.5
 """Seconds of removal in one call."""
-_FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
 _RETAINED: Final = RETAINED.encode()
 _PART: Final = 500
 _TOPS: Final = 4
@@ -106,7 +106,7 @@ def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, expo
         return False
     if found is not None:
         reply = _remove_empty(share, handles, path)
-        if reply.status in _FULL:
+        if reply.status in FULL:
             return False
         if reply.status not in MISSING:
             values_of(reply)
@@ -144,7 +144,8 @@ def _begin(
         (reply,) = share.client.pipeline([take_marker])
         if reply.status not in MISSING | NO_SPACE:
             values_of(reply)
-        return _go_on(share, handles, marker, keep, exports, file=_file_after(reply, marker))
+        file, again = _file_after(reply, marker), bool(reply.status)
+        return _go_on(share, handles, marker, keep, exports, file=file, again=again)
     (reply,) = share.client.pipeline([whole])
     if reply.status:
         if len(reply.results) <= len(take_marker) and reply.status not in MISSING | NO_SPACE:
@@ -169,12 +170,16 @@ def _go_on(
     exports: Exports | NoExports,
     *,
     file: bytes | None = None,
+    again: bool = True,
 ) -> bool:
-    """Do the steps one by one, each of them only if it is still to be done. file: the marker's name, if not its key."""
+    """Do the steps one by one, each of them only if it is still to be done.
+
+    file: the marker's name, if not its key. again: whether earlier calls may have done some of them.
+    """
     on_delete = keep or marker.demand.get("on_delete", DELETE)
     exports.remove(marker)
     if on_delete == ARCHIVE:
-        archive_directory(share, handles, marker)
+        archive_directory(share, handles, marker, again=again)
     elif on_delete == DELETE:
         if not take_away(share, handles, marker.components, marker.key):
             return False
@@ -288,7 +293,7 @@ def _move_into_trash(share: Share, handles: Handles, path: Path, key: bytes) -> 
         return
     if reply.status in {Status.NOT_SAME, Status.NOTDIR, Status.SYMLINK}:
         raise NotADirectory(path[-1])
-    if reply.status in _FULL:
+    if reply.status in FULL:
         raise VolumeInUse(
             f"{text(share, path)} cannot be moved: it is still exported, or mounted on the server; nothing was removed"
         )
@@ -314,7 +319,7 @@ def empty_trash(share: Share, handles: Handles, key: bytes, label: str) -> bool:
                 raise VolumeInUse(f"nothing of {label} could be removed in {SLICE} s; it is tried again")
             return False
     (reply,) = share.client.pipeline([[PUTFH(handles.trash), REMOVE(key)]])
-    if reply.status in _FULL:
+    if reply.status in FULL:
         return False
     if reply.status not in MISSING:
         values_of(reply)

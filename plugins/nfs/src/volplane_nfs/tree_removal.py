@@ -19,6 +19,7 @@ from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, name_of_status,
 from volplane_nfs.nfs4.attributes import MODE
 from volplane_nfs.nfs4.files import (
     ANONYMOUS,
+    FULL,
     NO_SPACE,
     Pace,
     batches,
@@ -38,7 +39,6 @@ _MOST_GIVEN: Final = 10_000
 _MAXIMUM_IDLE: Final = 8
 """Listings in a row of which nothing could be removed."""
 _GONE: Final = frozenset({Status.NOENT})
-_FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
 _DENIED: Final = frozenset({Status.PERM, Status.ACCESS})
 _NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TYPE})
 _EMPTY_VERIFIER: Final = bytes(8)
@@ -162,7 +162,7 @@ class TreeRemoval:
         if not reply.status:
             return []
         failed = reply.results[-1].operation if reply.results else None
-        if failed is REMOVE and reply.status in _FULL:
+        if failed is REMOVE and reply.status in FULL:
             stubborn.append(batch[count])
         elif failed is REMOVE and reply.status in _GONE:
             pass  # another call did it
@@ -196,7 +196,7 @@ class TreeRemoval:
             return False
         if reply.status in _DENIED and self._granted(directory, name):
             return self._moved(directory, name)
-        if reply.status in _FULL | _DENIED or reply.status == Status.XDEV:
+        if reply.status in FULL | _DENIED or reply.status == Status.XDEV:
             self._note(name, reply.status)
             return True
         if reply.status and reply.status not in _GONE:

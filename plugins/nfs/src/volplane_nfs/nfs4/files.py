@@ -47,6 +47,8 @@ _CURRENT: Final = (1, bytes(12))
 """In 4.1: the stateid that the operation before returned."""
 MISSING: Final = frozenset({Status.NOENT})
 NO_SPACE: Final = frozenset({Status.NOSPC, Status.DQUOT})
+FULL: Final = frozenset({Status.NOTEMPTY, Status.EXIST})
+"""What a directory answers that holds something, or that is exported or mounted, when it shall be removed."""
 _NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TYPE, Status.BADTYPE})
 _VERIFIER: Final = bytes(8)
 _PAGE_BYTES: Final = 1 << 16
