@@ -33,7 +33,7 @@ from volplane_nfs.nfs4 import (
 from volplane_nfs.nfs4 import client as client_module
 from volplane_nfs.nfs4 import connection as connection_module
 from volplane_nfs.nfs4 import operations as nfs
-from volplane_nfs.nfs4.files import Pace, create_directory, names, read_file, root_handle, write_file
+from volplane_nfs.nfs4.files import Pace, create_directory, directory_handle, names, read_file, root_handle, write_file
 from volplane_nfs.nfs4.operations import Reply, Request
 from volplane_nfs.nfs4.rpc import framed
 from volplane_nfs.testing import ModelServer
@@ -223,6 +223,29 @@ def test_the_removal_of_a_directory_in_which_a_server_lists_what_it_does_not_hav
     with pytest.raises(VolumeInUse, match="something in it cannot be removed"):
         removal.clear()
     assert list(model.share.children) == [b"endless"]
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_more_entries_that_cannot_be_removed_than_a_page_holds_keep_nothing_else(
+    model: ModelServer, below: bool
+) -> None:
+    client = client_of(model)
+    directory = top = model.make(2, model.share)
+    model.enter(model.share, b"top", top)
+    if below:
+        directory = model.make(2, top)
+        model.enter(top, b"directory", directory)
+    for number in range(500):
+        exported = model.make(2, directory)
+        exported.exported = True
+        model.enter(directory, b"%05d" % number + b"x" * 150, exported)
+    for number in range(50):
+        model.enter(directory, b"z%05d" % number, model.make(1, directory))
+    handle = directory_handle(client, root_handle(client, (b"vol",)), (b"top",))
+    assert handle is not None
+    with pytest.raises(VolumeInUse, match="cannot be"):
+        TreeRemoval(client, handle, label="it", deadline=1e9, clock=lambda: 0.0).clear()
+    assert not [name for name in directory.children if name.startswith(b"z")]
 
 
 def test_a_directory_of_many_files_is_removed_until_the_time_is_up_and_no_longer(model: ModelServer) -> None:

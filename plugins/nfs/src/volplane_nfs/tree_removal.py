@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from volplane import BackendError, PermissionDenied, VolumeInUse
 from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, name_of_status, values_of
@@ -38,10 +38,15 @@ _BATCH: Final = 40
 _MOST_GIVEN: Final = 10_000
 _MAXIMUM_IDLE: Final = 8
 """Listings in a row of which nothing could be removed."""
+_MOST_PASSED: Final = 16
+"""Pages of a listing that are passed because nothing of them could be removed: a server may list without end."""
 _GONE: Final = frozenset({Status.NOENT})
 _DENIED: Final = frozenset({Status.PERM, Status.ACCESS})
 _NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TYPE})
-_EMPTY_VERIFIER: Final = bytes(8)
+_Place = tuple[int, bytes]
+"""In the listing of a directory: cookie and verifier of READDIR."""
+_START: Final[_Place] = (0, bytes(8))
+_LOST_PLACE: Final = frozenset({Status.BAD_COOKIE, Status.NOT_SAME})
 _Work = tuple[bytes, bytes]
 """A directory's handle and a name in it."""
 
@@ -79,10 +84,18 @@ class TreeRemoval:
 
         What cannot be removed keeps nothing else: then `VolumeInUse` or `PermissionDenied` names the last such entry.
         """
-        idle = 0
-        while names := page_of_names(self._client, self._top):
+        idle, passed, place = 0, 0, _START
+        while True:
+            (reply,) = self._client.pipeline([[PUTFH(self._top), read_page(*place, 0)]])
+            if place != _START and reply.status in _LOST_PLACE:
+                idle, place = idle + 1, _START
+                continue
+            page = values_of(reply)[-1]
+            if not page.entries and place == _START:
+                return True
             before = self.removed
-            stubborn = self._remove([(self._top, name) for name in names if name not in self._stuck])
+            names = [entry.name for entry in page.entries if entry.name not in self._stuck]
+            stubborn = self._remove([(self._top, name) for name in names])
             while stubborn:
                 part = stubborn[: min(_DIRECTORIES, 1 + self._pace.operations // 8)]
                 if not self._empty_several([name for _, name in part]):
@@ -90,52 +103,65 @@ class TreeRemoval:
                 del stubborn[: len(part)]
             if self._late():
                 return False
-            # Another call may remove the same entries.
-            idle = idle + 1 if self.removed == before else 0
+            if self.removed > before:
+                idle = passed = 0
+            elif page.entries and not page.eof and passed < _MOST_PASSED:
+                # Nothing of this page can be removed, but what is behind it may be.
+                passed, place = passed + 1, _behind(page)
+            else:
+                # Another call may remove the same entries.
+                idle, place = _MAXIMUM_IDLE if passed >= _MOST_PASSED else idle + 1, _START
             if idle >= _MAXIMUM_IDLE:
                 raise self._problem
-        return True
 
     def _empty_several(self, names: list[bytes]) -> bool:
         """Empty directories at the top, a page of each at a time, and remove them; False = the time is up."""
-        left = names
+        passed, left, places = 0, names, dict.fromkeys(names, _START)
         while left:
             before = self.removed
-            first = read_page(0, _EMPTY_VERIFIER, 0)
-            reads = [[PUTFH(self._top), LOOKUP(name), GETFH(), first] for name in left]
+            reads = [[PUTFH(self._top), LOOKUP(name), GETFH(), read_page(*places[name], 0)] for name in left]
             replies = self._pace.run(self._client, reads)
             work: list[_Work] = []
             through: list[bytes] = []
-            more: list[bytes] = []
+            more: dict[bytes, _Place] = {}
             for name, reply in zip(left, replies, strict=True):
                 self._take_page(name, reply, work, through, more)
             for handle, name in self._remove(work):
                 self._hoist(handle, name)
-            left = more + [name for _, name in self._remove([(self._top, name) for name in through])]
+            full = [name for _, name in self._remove([(self._top, name) for name in through])]
+            left = [*more, *full]
             if self._late():
                 return False
             if self.removed == before:
-                self._stuck.update(left)
-                break
+                # Nothing of these pages can be removed, but what is behind them may be.
+                self._stuck.update(full if passed < _MOST_PASSED else left)
+                passed, left, places = passed + 1, list(more) if passed < _MOST_PASSED else [], more
         return True
 
-    def _take_page(self, name: bytes, reply: Reply, work: list[_Work], through: list[bytes], more: list[bytes]) -> None:
-        """Sort a directory: its entries to `work`; its name to `through` if these are all, else to `more`."""
+    def _take_page(
+        self, name: bytes, reply: Reply, work: list[_Work], through: list[bytes], more: dict[bytes, _Place]
+    ) -> None:
+        """Sort a directory: its entries to `work`; its name to `through` if these are all, else to `more`, with the
+        place behind them.
+        """
         if reply.status in _GONE:
             return
-        if reply.status in _NO_DIRECTORY:
+        if reply.status in _NO_DIRECTORY | _LOST_PLACE:
             through.append(name)
             return
         if reply.status in _DENIED:
             if self._granted(self._top, name):
-                more.append(name)
+                more[name] = _START
             else:
                 self._stuck.add(name)
                 self._note(name, reply.status)
             return
         values = values_of(reply)
         work += [(values[-2], entry.name) for entry in values[-1].entries]
-        (through if values[-1].eof else more).append(name)
+        if values[-1].eof or not values[-1].entries:
+            through.append(name)
+        else:
+            more[name] = _behind(values[-1])
 
     def _remove(self, work: Sequence[_Work]) -> list[_Work]:
         """Remove entries until the time is up; directories with something in them are returned."""
@@ -231,6 +257,11 @@ class TreeRemoval:
 
     def _late(self) -> bool:
         return self._clock() >= self._deadline
+
+
+def _behind(page: Any) -> _Place:
+    """Return the place behind what READDIR has answered."""
+    return page.entries[-1].cookie, page.verifier
 
 
 def _removals(batch: Sequence[_Work]) -> list[Request]:
