@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from volplane import Absent, InvalidArgument, Ownership, ResourceExhausted, Unavailable
+from volplane import Absent, InProgress, InvalidArgument, Ownership, ResourceExhausted, Unavailable
+from volplane_nfs import delete
 from volplane_nfs.ganesha import export_manager
 from volplane_nfs.ganesha.export_block import remove_file, write_file
 from volplane_nfs.markers import VolumeMarker
@@ -365,3 +366,23 @@ def test_a_lost_export_of_a_volume_whose_root_is_closed_is_made_again(
     lose(bus, tmp_path)
     exporting.again().start()
     assert bus.picture == before
+
+
+def test_a_volume_that_is_deleted_on_a_full_share_is_neither_exported_again_nor_found(
+    exporting: Site, bus: ModelBus, model: ModelServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = exporting.provision()
+    [directory] = model.share.children[b"default"].children.values()
+    for number in range(200):
+        write_data(client, directory.fileid.to_bytes(8, "big"), b"%d" % number, b"")
+    model.available, model.renames_take_space = 0, True
+    monkeypatch.setattr(delete, "SLICE", 0.0)
+    assert isinstance(exporting.delete_once(exporting.volume(made)), InProgress)
+    assert directory.children
+    other = exporting.again().start()
+    other.probe()
+    assert bus.picture == {}
+    monkeypatch.undo()
+    assert other.find(made[0]) == Absent()
+    assert bus.picture == {}
+    assert not directory.children

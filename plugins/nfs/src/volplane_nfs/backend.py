@@ -53,7 +53,15 @@ from volplane import (
     read_parameters,
 )
 from volplane.directory import Handle, check_demand, check_name, name_of, static_key
-from volplane_nfs.delete import delete_owned, delete_unfinished, empty_trash, finish_deletion, scrub, take_away
+from volplane_nfs.delete import (
+    delete_owned,
+    delete_unfinished,
+    empty_trash,
+    finish_deletion,
+    is_emptied,
+    scrub,
+    take_away,
+)
 from volplane_nfs.expiry import Expiry
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
@@ -242,6 +250,8 @@ class NfsBackend(BackendSpec):
                     return asset_of(share, handles, marker, self._settings.export)
             elif marker is found.deleting:
                 finished = finish_deletion(share, handles, marker, self._exports)
+            elif is_emptied(share, handles, marker):
+                finished = finish_deletion(share, handles, marker, self._exports, file=marker.file)
             elif delete_unfinished(share, handles, marker, self._exports):
                 finished = True
             else:

@@ -22,8 +22,9 @@ from volplane_nfs.errors import printable
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker, parent_file, parent_marker
 from volplane_nfs.nfs4 import NfsError, Status, values_of
-from volplane_nfs.nfs4.attributes import NUMLINKS, mask_of
+from volplane_nfs.nfs4.attributes import MODE, NUMLINKS, mask_of
 from volplane_nfs.nfs4.files import (
+    ANONYMOUS,
     FULL,
     MISSING,
     NO_SPACE,
@@ -39,11 +40,12 @@ from volplane_nfs.nfs4.files import (
     several,
     walk,
 )
-from volplane_nfs.nfs4.operations import GETATTR, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply
+from volplane_nfs.nfs4.operations import GETATTR, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, SETATTR, Reply
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.sources import path_below_share
 from volplane_nfs.tree_removal import TreeRemoval
 from volplane_nfs.volumes import (
+    EMPTIED_MODE,
     ancestors,
     directory_attributes,
     is_directory,
@@ -116,9 +118,25 @@ def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, expo
     return True
 
 
-def finish_deletion(share: Share, handles: Handles, deleting: VolumeMarker, exports: Exports | NoExports) -> bool:
-    """Go on with a deletion that an earlier call began, as the volume's class says; False = not finished."""
-    return _go_on(share, handles, deleting, None, exports)
+def finish_deletion(
+    share: Share,
+    handles: Handles,
+    deleting: VolumeMarker,
+    exports: Exports | NoExports,
+    *,
+    file: bytes | None = None,
+) -> bool:
+    """Go on with a deletion that an earlier call began, as the volume's class says; False = not finished.
+
+    file: the marker's name, if not its key: the directory is being emptied then (`is_emptied`), and not kept.
+    """
+    return _go_on(share, handles, deleting, None if file is None else DELETE, exports, file=file)
+
+
+def is_emptied(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
+    """Return whether the directory of a volume is being deleted where it is."""
+    found = directory_attributes(share, handles, marker.components)
+    return found is not None and found[0].get(MODE) == EMPTIED_MODE
 
 
 def _begin(
@@ -271,6 +289,8 @@ def take_away(share: Share, handles: Handles, path: Path, key: bytes) -> bool:
     except NfsError as error:
         if error.status not in NO_SPACE:
             raise
+        # So that no other process exports it again, or finds it whole.
+        share.client.pipeline([[*walk(handles.root, path), SETATTR(ANONYMOUS, {MODE: EMPTIED_MODE})]])
         if not scrub(share, handles, path, key):
             return False
         reply = _remove_empty(share, handles, path)
