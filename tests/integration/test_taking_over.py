@@ -368,3 +368,21 @@ async def test_where_gke_hides_the_controller_a_person_must_say_that_it_is_stopp
             "the controller of pd.csi.storage.gke.io may run outside of the cluster, where GKE runs it; stop it, and "
             "say so by --stopped"
         )
+
+
+async def test_an_adoption_that_is_asked_for_again_while_it_waits_is_finished() -> None:
+    swap, *_ = blocks()
+    cloud = ComputeEngine()
+    async with Cluster({cloud.name: cloud.driver}) as cluster:
+        await cluster.controllers.stop()
+        site = Site(cluster, cloud)
+        await site.begin()
+        for command in swap:
+            await site.run(command)
+        adoption = cluster.controllers.plane.adoption
+        await adoption.start(cloud.name, stopped=True)
+        await asyncio.sleep(0.5)  # Labels are being written.
+        await adoption.start(cloud.name, stopped=True)
+        await cluster.advance(60)
+        assert {status.state for _, status in adoption.one_shots.listed()} == {"done"}
+        assert await adoption.plan(cloud.name, stopped=True) == []
