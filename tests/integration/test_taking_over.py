@@ -15,7 +15,7 @@ import pytest
 
 from volplane.leaks.repair import Adoptable
 from volplane_aws_ebs import AwsEbsBackend
-from volplane_aws_ebs.testing import Behaviour, FakeEC2
+from volplane_aws_ebs.testing import Behaviour, FakeEC2, Fault, FaultKind
 from volplane_aws_ebs.testing import InProcess as InEc2
 from volplane_gce_pd import GcePdBackend
 from volplane_gce_pd.testing import DiskRecord, FakeCompute
@@ -386,3 +386,29 @@ async def test_an_adoption_that_is_asked_for_again_while_it_waits_is_finished() 
         await cluster.advance(60)
         assert {status.state for _, status in adoption.one_shots.listed()} == {"done"}
         assert await adoption.plan(cloud.name, stopped=True) == []
+
+
+async def test_a_volume_that_is_deleted_between_the_writes_of_its_adoption_is_adopted_and_goes() -> None:
+    swap, look, take, _, _ = blocks()
+    cloud = Ec2()
+    async with Cluster({cloud.name: cloud.driver}) as cluster:
+        await cluster.controllers.stop()
+        site = Site(cluster, cloud)
+        await site.begin()
+        for command in swap:
+            await site.run(command)
+        # As if its policy had been printed without --former.
+        denied: Any = {"kind": FaultKind.REFUSE, "code": "UnauthorizedOperation", "status": 403}
+        cloud.fake.faults.add(Fault(action="CreateTags", times=2, **denied))
+        await site.run(*take)
+        assert site.finalizers("pvc-1") == {"kubernetes.io/pv-protection", RECLAIM}
+        site.api.delete("persistentvolumeclaims", "data-1", "default")
+        await site.until(
+            "it goes", lambda: "deletionTimestamp" in site.api.get("persistentvolumes", "pvc-1")["metadata"]
+        )
+        for command in [*look, *take]:
+            await site.run(command)
+        assert {(each.volume, each.obstacle) for each in site.plans[-1]} == {("pvc-0", ""), ("pvc-1", "")}
+        await cluster.advance(900)
+        assert site.api.get("persistentvolumes", "pvc-1") is None
+        assert cloud.handles() == {site.handle("pvc-0")}

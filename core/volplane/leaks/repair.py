@@ -187,7 +187,7 @@ class Adoption:
         plan: list[Adoptable] = []
         for owner, handle in found:
             volume = owner.volume_name
-            why = _obstacle(self._cluster.volumes.get(volume), name, handle, taken=taken) or unsupported
+            why = _obstacle(self._cluster.volumes.get(volume), name, handle, taken=taken, back=back) or unsupported
             each = Adoptable(driver=name, handle=handle, volume=volume, former=owner, cluster=taker, obstacle=why)
             plan.append(each)
         return plan
@@ -234,7 +234,8 @@ class Adoption:
         if live is None:
             raise VolplaneError(f"volume {adoptable.volume} is gone")
         taken = adoptable.driver in (adoptable.cluster, adoptable.former.cluster_id)
-        if obstacle := _obstacle(live, adoptable.driver, adoptable.handle, taken=taken):
+        back = adoptable.cluster == adoptable.driver
+        if obstacle := _obstacle(live, adoptable.driver, adoptable.handle, taken=taken, back=back):
             raise VolplaneError(obstacle)
         identity = volume_identity(live, self._cluster.cluster_id)
         if identity.owner is None:
@@ -242,7 +243,7 @@ class Adoption:
         context = self._deps.context(driver, identity.owner.generation)
         if taken:
             # Before the marks: what is left between the two writes is in the next plan, and a hook refuses it.
-            back, attached = adoptable.cluster == adoptable.driver, bool(self._cluster.attachments_of(live))
+            attached = bool(self._cluster.attachments_of(live))
             finalizers = _finalizers(live, back=back, attached=attached)
             metadata = {"finalizers": finalizers or None, "resourceVersion": live.metadata.resource_version}
             await self._deps.client.patch(VOLUMES, live.key, {"metadata": metadata})
@@ -256,7 +257,7 @@ class Adoption:
         return f"carries the marks of cluster {adoptable.cluster}"
 
 
-def _obstacle(volume: Volume | None, driver: str, handle: str, *, taken: bool) -> str:
+def _obstacle(volume: Volume | None, driver: str, handle: str, *, taken: bool, back: bool) -> str:
     """Return why a volume of ours does not justify taking the asset over; "" if it does."""
     if volume is None:
         return "no volume of this cluster has its name"
@@ -266,7 +267,8 @@ def _obstacle(volume: Volume | None, driver: str, handle: str, *, taken: bool) -
     pointer = volume.annotation(names.HANDLE) or (volume.spec.csi or {}).get("volumeHandle")
     if pointer is not None and pointer != handle:
         return f"volume {volume.name} points at {pointer}"
-    if taken and volume.terminating:
+    # Ours alone would wait for ever: its asset is deleted only with our marks.
+    if taken and volume.terminating and (back or not volume.has_finalizer(names.RECLAIM_FINALIZER)):
         return f"volume {volume.name} is being deleted: let who began it finish"
     if taken and not volume.name.startswith(NAME_PREFIX):
         return f"only volumes whose names begin with {NAME_PREFIX} can carry marks"
