@@ -25,6 +25,7 @@ from volplane_testing.control_plane import reasons_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "take-over-volumes.md"
 PROVISIONER, RECLAIM = "external-provisioner.volume.kubernetes.io/finalizer", "volplane.dev/reclaim"
+HANDLE = "volplane.dev/handle"
 GIB = 1 << 30
 
 
@@ -412,3 +413,38 @@ async def test_a_volume_that_is_deleted_between_the_writes_of_its_adoption_is_ad
         await cluster.advance(900)
         assert site.api.get("persistentvolumes", "pvc-1") is None
         assert cloud.handles() == {site.handle("pvc-0")}
+
+
+async def test_volumes_of_an_official_driver_that_wrote_no_finalizer_are_its_own_until_they_are_taken_over() -> None:
+    swap, look, take, back, _ = blocks()
+    cloud = Ec2()
+    async with Cluster({cloud.name: cloud.driver}) as cluster:
+        await cluster.controllers.stop()
+        site = Site(cluster, cloud)
+        await site.begin()
+        kept = ["kubernetes.io/pv-protection"]
+        site.api.patch("persistentvolumes", "pvc-0", {"metadata": {"finalizers": [*kept, site.attacher]}}, "")
+        site.api.patch("persistentvolumes", "pvc-0", {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}, "")
+        site.api.patch("persistentvolumes", "pvc-1", {"metadata": {"finalizers": kept}}, "")
+        for command in [*swap, *back]:
+            await site.run(command)
+        assert site.plans[-1] == []
+        assert site.finalizers("pvc-1") == set(kept)
+        # What is to be deleted waits for the adoption, and then goes.
+        site.api.delete("persistentvolumeclaims", "data-1", "default")
+        await cluster.advance(120)
+        assert len(cloud.handles()) == 2
+        for command in [*look, *take]:
+            await site.run(command)
+        assert {(each.volume, each.obstacle) for each in site.plans[-1]} == {("pvc-0", ""), ("pvc-1", "")}
+        await cluster.advance(120)
+        assert site.api.get("persistentvolumes", "pvc-1") is None
+        assert cloud.handles() == {site.handle("pvc-0")}
+        assert site.api.get("persistentvolumes", "pvc-0")["metadata"]["annotations"][HANDLE] == site.handle("pvc-0")
+        # What was given back stays the official driver's, whatever its policy becomes.
+        for command in back:
+            await site.run(command)
+        site.api.patch("persistentvolumes", "pvc-0", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}, "")
+        await cluster.advance(60)
+        assert site.finalizers("pvc-0") == {*kept, site.attacher}
+        assert HANDLE not in site.api.get("persistentvolumes", "pvc-0")["metadata"]["annotations"]

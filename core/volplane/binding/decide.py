@@ -412,8 +412,7 @@ def rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
         settled = claim.spec.volume_name == volume.name and volume.status.phase == "Bound"
     else:
         settled = not claim.terminating and mode_of(claim) == mode_of(volume) and not can_never_be_bound(volume, claim)
-    ours = cluster.has_driver(volume.annotation(names.PROVISIONED_BY) or "")
-    return settled and migration_step(VOLUMES, volume) is None and finalizer_step(volume, ours=ours) is None
+    return settled and migration_step(VOLUMES, volume) is None and finalizer_step(volume, cluster) is None
 
 
 def is_promised(claim: Claim, cluster: ClusterState) -> bool:

@@ -58,7 +58,7 @@ def driver_of(volume: Volume, cluster: ClusterState) -> DriverLookup:
         found = driver_named(maker, cluster)
         if found.reason:
             return DriverLookup(reason=f'driver "{maker}" cannot work: {found.reason}')
-        if found.driver is not None and not is_in_tree(maker) and held_by_predecessor(volume):
+        if found.driver is not None and held_by_predecessor(volume, found.driver):
             why = f"the former controller of {maker} holds the volume; `volplane adopt --from {maker}` takes it over"
             return DriverLookup(next=Wait(reason=why))
         return DriverLookup(reason=NO_PLUGIN) if found == DriverLookup() and is_in_tree(maker) else found
@@ -174,9 +174,16 @@ def held_for_reclaim(volume: Volume) -> bool:
     return any(volume.has_finalizer(name) for name in _RECLAIM)
 
 
-def held_by_predecessor(volume: Volume) -> bool:
-    """Return whether the external provisioner that made the volume, under the name of its driver, reclaims it."""
-    return volume.has_finalizer(names.EXTERNAL_PROVISIONER_FINALIZER)
+def held_by_predecessor(volume: Volume, driver: DriverView | None) -> bool:
+    """Return whether the controller that had the driver's name before reclaims the volume that this name made.
+
+    Its finalizer says so, which old versions do not write, and nobody on what is retained: what is ours has our
+    finalizer or the handle. driver: None = it does not work yet, and may have a predecessor.
+    """
+    if driver is not None and (driver.info.predecessor is None or driver.name != driver.info.csi_driver_name):
+        return False
+    ours = volume.has_finalizer(names.RECLAIM_FINALIZER) or volume.annotation(names.HANDLE) is not None
+    return volume.has_finalizer(names.EXTERNAL_PROVISIONER_FINALIZER) or not ours
 
 
 def removes_protection(volume: Volume, cluster: ClusterState) -> bool:
@@ -196,11 +203,8 @@ def without_finalizer(volume: Volume, *, why: str, protection: bool = False) -> 
     return Patch(kind=VOLUMES, target=volume, body={"metadata": {"finalizers": kept or None}}, why=why)
 
 
-def finalizer_step(volume: Volume, *, ours: bool) -> Patch | None:
-    """Return the write that makes the finalizers what maker and policy demand; None if they are.
-
-    ours: a driver of this process made the volume.
-    """
+def finalizer_step(volume: Volume, cluster: ClusterState) -> Patch | None:
+    """Return the write that makes the finalizers what maker and policy demand; None if they are."""
     maker, policy = volume.annotation(names.PROVISIONED_BY) or "", volume.spec.persistent_volume_reclaim_policy
     deletes, needed = policy == "Delete", ""
     # Under any other policy the asset is kept, so nothing may hold the object for it.
@@ -213,7 +217,9 @@ def finalizer_step(volume: Volume, *, ours: bool) -> Patch | None:
             needed = names.IN_TREE_FINALIZER
         else:
             unwanted.add(names.IN_TREE_FINALIZER)
-    elif deletes and ours and maker and not held_by_predecessor(volume):
+    elif (
+        deletes and maker and cluster.has_driver(maker) and not held_by_predecessor(volume, cluster.drivers.get(maker))
+    ):
         needed = names.RECLAIM_FINALIZER
     held = list(volume.metadata.finalizers or ())
     wanted = [name for name in held if name not in unwanted]

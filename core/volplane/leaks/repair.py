@@ -244,8 +244,11 @@ class Adoption:
         if taken:
             # Before the marks: what is left between the two writes is in the next plan, and a hook refuses it.
             attached = bool(self._cluster.attachments_of(live))
-            finalizers = _finalizers(live, back=back, attached=attached)
-            metadata = {"finalizers": finalizers or None, "resourceVersion": live.metadata.resource_version}
+            metadata = {
+                "finalizers": _finalizers(live, back=back, attached=attached) or None,
+                "annotations": {names.HANDLE: None if back else adoptable.handle},
+                "resourceVersion": live.metadata.resource_version,
+            }
             await self._deps.client.patch(VOLUMES, live.key, {"metadata": metadata})
         owner = replace(identity.owner, cluster_id=adoptable.cluster)
         request = AdoptRequest(context=context, volume=replace(identity, owner=owner), former=adoptable.former)

@@ -105,7 +105,7 @@ class Beside:
         volume = self.cluster.volumes.get(key)
         if volume is None or volume.terminating or volume.status.phase in ("Released", "Failed"):
             return True
-        if volume.annotation(names.INTENT) is not None or finalizer_step(volume, ours=True) is not None:
+        if volume.annotation(names.INTENT) is not None or finalizer_step(volume, self.cluster) is not None:
             return True
         return self.reclaims and remove_strays(key, volume, self.cluster, LiveReads()) is not None
 
@@ -131,7 +131,7 @@ class Beside:
         cluster = self.cluster
         if cluster.drivers.get(maker) is None:
             return _without_driver(volume, maker, cluster)
-        if (step := finalizer_step(volume, ours=True)) is not None:
+        if (step := finalizer_step(volume, cluster)) is not None:
             return step
         return require_claim_gone(volume, self._reclaim(volume, reads), cluster, reads)
 

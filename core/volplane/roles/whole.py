@@ -119,8 +119,7 @@ class Whole:
             return stray
         if volume is None:
             return Settled()
-        ours = cluster.has_driver(volume.annotation(names.PROVISIONED_BY) or "")
-        if (step := binding.migration_step(VOLUMES, volume) or finalizer_step(volume, ours=ours)) is not None:
+        if (step := binding.migration_step(VOLUMES, volume) or finalizer_step(volume, cluster)) is not None:
             return step
         if volume.annotation(names.INTENT) is not None and (scrub := self._scrub_in_the_way(volume, reads)) is not None:
             return scrub

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
+from unit.deciding import disk, state_with
 from volplane.binding.decide import migration_step
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.kube.kinds import CLAIMS, VOLUMES
@@ -26,7 +27,8 @@ def after(maker: str, policy: str, held: list[str], *, ours: bool = False, dying
     meta: dict[str, Any] = {"finalizers": held, "annotations": {PROVISIONED_BY: maker} if maker else {}}
     if dying:
         meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    step = finalizer_step(volume(persistentVolumeReclaimPolicy=policy, **meta), ours=ours)
+    cluster = state_with(drivers=(disk(maker),) if ours else ())
+    step = finalizer_step(volume(persistentVolumeReclaimPolicy=policy, **meta), cluster)
     if step is None:
         return held
     left = step.body["metadata"]["finalizers"]

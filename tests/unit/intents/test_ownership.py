@@ -12,8 +12,19 @@ from unit.deciding import Views, disk, state_with
 from volplane.assets import VolumeSource
 from volplane.controller.actions import Run, Wait
 from volplane.drivers.owners import SourceOwner
-from volplane.intents.ownership import NO_PLUGIN, DriverLookup, driver_named, driver_of, run_on_asset, shared_with
+from volplane.intents.ownership import (
+    NO_PLUGIN,
+    DriverLookup,
+    driver_named,
+    driver_of,
+    finalizer_step,
+    run_on_asset,
+    shared_with,
+)
+from volplane.kube.names import EXTERNAL_PROVISIONER_FINALIZER as EXTERNAL
+from volplane.kube.names import HANDLE, RECLAIM_FINALIZER
 from volplane.kube.objects import Node, Volume
+from volplane.schemas import Predecessor
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 
@@ -77,6 +88,36 @@ def test_a_volume_of_another_node_belongs_to_nobody_on_this_one_whatever_its_lab
     assert owner.driver is None
     assert owner.next is None
     assert "its node affinity does not put it on node here" in owner.reason
+
+
+@pytest.mark.parametrize(
+    ("finalizers", "annotations", "predecessor", "held"),
+    [
+        ([], {}, "disk.example.com", True),
+        ([], {HANDLE: "h"}, "disk.example.com", False),
+        ([RECLAIM_FINALIZER], {}, "disk.example.com", False),
+        ([RECLAIM_FINALIZER, EXTERNAL], {HANDLE: "h"}, "disk.example.com", True),
+        ([EXTERNAL], {}, "another.example.com", False),
+        ([EXTERNAL], {}, "", False),
+        ([], {}, "", False),
+    ],
+)
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+def test_a_volume_is_the_predecessors_until_it_has_our_finalizer_or_its_handle(
+    finalizers: list[str], annotations: dict[str, str], predecessor: str, held: bool, policy: str
+) -> None:
+    replaced = Predecessor(pods="app=controller") if predecessor else None
+    driver = disk(csi_driver_name=predecessor or None, predecessor=replaced)
+    made_by = {"pv.kubernetes.io/provisioned-by": driver.name, **annotations}
+    item = volume(annotations=made_by, finalizers=finalizers, persistentVolumeReclaimPolicy=policy)
+    assert (driver_of(item, state_with(drivers=(driver,))).driver is None) is held
+
+
+def test_while_a_driver_starts_nothing_shows_that_a_volume_is_not_its_predecessors() -> None:
+    starting = {DISK.name: "is starting"}
+    item = volume(annotations={"pv.kubernetes.io/provisioned-by": DISK.name}, persistentVolumeReclaimPolicy="Delete")
+    assert finalizer_step(item, state_with(drivers=(), broken=starting)) is None
+    assert finalizer_step(item, state_with(drivers=(DISK,))) is not None
 
 
 @pytest.mark.parametrize(
