@@ -448,3 +448,43 @@ async def test_volumes_of_an_official_driver_that_wrote_no_finalizer_are_its_own
         await cluster.advance(60)
         assert site.finalizers("pvc-0") == {*kept, site.attacher}
         assert HANDLE not in site.api.get("persistentvolumes", "pvc-0")["metadata"]["annotations"]
+
+
+async def test_what_the_official_controller_has_put_its_finalizer_on_meanwhile_is_taken_over_once_more() -> None:
+    swap, look, take, back, _ = blocks()
+    cloud = Ec2()
+    async with Cluster({cloud.name: cloud.driver}) as cluster:
+        await cluster.controllers.stop()
+        site = Site(cluster, cloud)
+        await site.begin()
+        for command in [*swap, *take]:
+            await site.run(command)
+        # Somebody has started it for a moment.
+        held = ["kubernetes.io/pv-protection", RECLAIM, PROVISIONER]
+        site.api.patch("persistentvolumes", "pvc-1", {"metadata": {"finalizers": held}}, "")
+        site.api.delete("persistentvolumeclaims", "data-1", "default")
+        await cluster.advance(120)
+        assert len(cloud.handles()) == 2
+        for command in [*look, *take]:
+            await site.run(command)
+        assert [(each.volume, each.obstacle) for each in site.plans[-1]] == [("pvc-1", "")]
+        await cluster.advance(120)
+        assert site.api.get("persistentvolumes", "pvc-1") is None
+        assert cloud.handles() == {site.handle("pvc-0")}
+        # A return whose marks could not be written, and an adoption of that kind, can be gone on with either way.
+        denied: Any = {"kind": FaultKind.REFUSE, "code": "UnauthorizedOperation", "status": 403}
+        cloud.fake.faults.add(Fault(action="CreateTags", times=1, **denied))
+        await site.run(back[-1])
+        assert PROVISIONER in site.finalizers("pvc-0")
+        await cluster.advance(60)
+        await site.run(*take)
+        assert [(each.volume, each.obstacle) for each in site.plans[-1]] == [("pvc-0", "")]
+        assert site.finalizers("pvc-0") == {"kubernetes.io/pv-protection", RECLAIM}
+        await site.run(back[-1])
+        cloud.fake.faults.add(Fault(action="CreateTags", times=1, **denied))
+        await site.run(*take)
+        assert RECLAIM in site.finalizers("pvc-0")
+        await cluster.advance(60)
+        await site.run(back[-1])
+        assert site.finalizers("pvc-0") == {"kubernetes.io/pv-protection", PROVISIONER, site.attacher}
+        assert await cluster.controllers.plane.adoption.plan(cloud.name, back=True) == []

@@ -120,6 +120,21 @@ async def test_a_renamed_driver_takes_over_by_the_annotation() -> None:
         assert not new.assets
 
 
+async def test_an_external_provisioner_of_the_drivers_name_does_not_keep_its_volumes_though_it_has_marked_them() -> (
+    None
+):
+    backend = ScriptedBackend(DRIVER)
+
+    async with Harness(backend) as harness:
+        name = await made_volume(harness)
+        external = "external-provisioner.volume.kubernetes.io/finalizer"
+        await harness.patch("volumes", name, {"metadata": {"finalizers": [RECLAIM, external]}})
+        await harness.delete("claims", "c")
+        await harness.settle()
+        assert await harness.volumes() == {}
+        assert not backend.assets
+
+
 # --- deleted by people -------------------------------------------------------------------------------------------
 
 

@@ -194,11 +194,11 @@ def removes_protection(volume: Volume, cluster: ClusterState) -> bool:
 
 
 def without_finalizer(volume: Volume, *, why: str, protection: bool = False) -> Patch:
-    """Return the write that removes our finalizer: the asset is gone, or is to be kept.
+    """Return the write that removes the finalizers that hold the object for its asset, which is gone.
 
-    protection: the finalizer that protects bound volumes is removed with it.
+    protection: that which protects bound volumes is removed with them.
     """
-    unwanted = (*_RECLAIM, names.VOLUME_PROTECTION) if protection else _RECLAIM
+    unwanted = {*_RECLAIM, names.EXTERNAL_PROVISIONER_FINALIZER, *([names.VOLUME_PROTECTION] if protection else ())}
     kept = [name for name in volume.metadata.finalizers or () if name not in unwanted]
     return Patch(kind=VOLUMES, target=volume, body={"metadata": {"finalizers": kept or None}}, why=why)
 

@@ -21,6 +21,7 @@ from volplane.controller.actions import Run
 from volplane.drivers.driver import DriverView
 from volplane.errors import ApiError, ConfigurationError, OperationError, Throttled, Unavailable, VolplaneError
 from volplane.intents.operation import OperationDeps
+from volplane.intents.ownership import held_by_predecessor
 from volplane.intents.requests import NAME_PREFIX, volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES
@@ -126,7 +127,7 @@ class Adoptable:
     handle: str
     volume: str
     former: Ownership
-    """Its marks."""
+    """Its marks, or those that it had until an adoption failed after it had written them."""
     cluster: str
     """Whose marks it gets."""
     obstacle: str = ""
@@ -177,19 +178,23 @@ class Adoption:
         comparison, found = Comparison(name, ours), []
         async for asset in assets_of(view, self._deps):
             comparison.add_asset(asset)
-            if (owner := asset.owner) is not None and owner.cluster_id == giver:
-                found.append((owner, asset.handle))
+            if (owner := asset.owner) is None:
+                continue
+            volume, unfinished = self._cluster.volumes.get(owner.volume_name), False
+            if taken and volume is not None and owner.cluster_id == taker:
+                # An adoption failed between its writes, or the predecessor was started by mistake.
+                unfinished = held_by_predecessor(volume, view) is not back
+            if owner.cluster_id == giver or unfinished:
+                found.append((replace(owner, cluster_id=giver), volume, asset.handle))
         self._check.compare_terms(name, comparison.terms)
         if taken:
             unsupported = unsupported or await self._still_runs(view, stopped=stopped)
         elif (term := self._check.living.get((name, former))) is not None:
             unsupported = f"cluster {former} still changes assets (term {term.transitions}): stop it first"
         plan: list[Adoptable] = []
-        for owner, handle in found:
-            volume = owner.volume_name
-            why = _obstacle(self._cluster.volumes.get(volume), name, handle, taken=taken, back=back) or unsupported
-            each = Adoptable(driver=name, handle=handle, volume=volume, former=owner, cluster=taker, obstacle=why)
-            plan.append(each)
+        for owner, volume, handle in found:
+            why, title = _obstacle(volume, name, handle, taken=taken, back=back) or unsupported, owner.volume_name
+            plan.append(Adoptable(driver=name, handle=handle, volume=title, former=owner, cluster=taker, obstacle=why))
         return plan
 
     async def _still_runs(self, driver: DriverView, *, stopped: bool) -> str:
