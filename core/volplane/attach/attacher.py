@@ -266,12 +266,11 @@ def _go_on(
     if isinstance(step, Detached) and verb == "detach":
         return _detached(attachment)
     if isinstance(step, Attaching if verb == "attach" else Detaching):
-        resume = step.resume(record.state if record.hook == verb else None, cluster.monotonic())
-        if resume.write:
+        if step.unrecorded(record.state if record.hook == verb else None):
             kept = replace(record, hook=verb, state=dict(step.state))
             return write_record(ATTACHMENTS, attachment, kept, why="keep the driver's state")
-        if resume.seconds:
-            return Wait(reason=f'driver "{record.driver}" is {verb}ing it', seconds=resume.seconds)
+        if left := step.left(cluster.monotonic()):
+            return Wait(reason=f'driver "{record.driver}" is {verb}ing it', seconds=left)
     name, uid, group, held = attachment.name, attachment.uid, f"{verb} {node}", node if record.shared else ""
     return Run(verb=verb, key=name, uid=uid, driver=record.driver, asset=record.asset, node=held, group=group)
 

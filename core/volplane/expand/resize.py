@@ -280,11 +280,11 @@ def resume_change(
 
     annotation: the one that keeps the state. doing: the reason of the wait. former: of `ChangeIntent`.
     """
-    resume = step.resume(recorded_state(volume.annotation(annotation), step.target), cluster.monotonic())
-    if resume.write:
+    if step.unrecorded(recorded_state(volume.annotation(annotation), step.target)):
         kept = ChangeIntent(v=INTENT_VERSION, target=step.target, state=dict(step.state), former=former)
         return write_record(VOLUMES, volume, kept, annotation=annotation, why="keep the driver's state")
-    return Wait(reason=doing, seconds=resume.seconds) if resume.seconds else None
+    left = step.left(cluster.monotonic())
+    return Wait(reason=doing, seconds=left) if left else None
 
 
 def recorded_state(saved: str | None, target: str) -> dict[str, Any] | None:

@@ -247,21 +247,19 @@ def discard(claim: Claim, name: str, cluster: ClusterState) -> Action:
         message = f'an asset may be left on driver "{name}", which cannot be asked: {why}. {advice}'
         return not_provisioned(claim, message)
     step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
-    known, now = intent if intent is not None and intent.driver == name else None, cluster.monotonic()
+    known = intent if intent is not None and intent.driver == name else None
     # A claim whose finalizer is gone is, or may be, gone with the next write: there is nowhere to record anything.
     held = claim.has_finalizer(names.PROVISIONING_FINALIZER)
-    if held and isinstance(step, Pending) and known is not None and step.resume(known.state, now).write:
+    if held and isinstance(step, Pending) and known is not None and step.unrecorded(known.state):
         # Until the job has ended `find` proves nothing: the next process must know of it.
         kept = replace(known, v=INTENT_VERSION, state=dict(step.state))
         return record_intent(claim, kept, cluster, why="keep the driver's state")
     if isinstance(step, Discarding) and step.call is not None:
-        resume = step.call.resume(known.discard if known is not None else None, now)
-        if held and known is not None and resume.write:
+        if held and known is not None and step.call.unrecorded(known.discard):
             kept = replace(known, v=INTENT_VERSION, discard=dict(step.call.state))
             return record_intent(claim, kept, cluster, why="keep the driver's state of the deletion")
-        if resume.seconds:
-            reason = f'driver "{name}" is deleting an asset that is not wanted any more'
-            return Wait(reason=reason, seconds=resume.seconds)
+        if left := step.call.left(cluster.monotonic()):
+            return Wait(reason=f'driver "{name}" is deleting an asset that is not wanted any more', seconds=left)
     asset = volume_name_of(claim)
     key = claim.uid if claim.uid in cluster.progress.vanished else claim.key
     return Run(verb="discard", key=key, uid=claim.uid, driver=name, asset=asset, group="discard")

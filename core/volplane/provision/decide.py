@@ -248,12 +248,11 @@ def _after_hook(
             failed, named = record.provisioning_failed(claim, failure), f"volume for claim {claim.key}"
             return Create(kind=VOLUMES, body=body, why=named, events=(event,), failure_event=failed)
         case Pending() as pending:
-            resume = pending.resume(intent.state, cluster.monotonic())
-            if resume.write:
+            if pending.unrecorded(intent.state):
                 kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state))
                 return record.record_intent(claim, kept, cluster, why="keep the driver's state")
-            if resume.seconds:
-                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=resume.seconds)
+            if left := pending.left(cluster.monotonic()):
+                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=left)
         case Full():
             fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
             return terms.reschedule(claim, fresh, cluster)

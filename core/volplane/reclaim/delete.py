@@ -140,13 +140,12 @@ def _remove_finalizer(volume: Volume, cluster: ClusterState, terms: Terms) -> Ac
 
 def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: ClusterState) -> Action:
     """Go on with a long deletion: keep the driver's state on the volume, wait, then call the hook again."""
-    resume = pending.resume(_recorded_state(volume), cluster.monotonic())
     # On the volume, another process finds it: it goes on with the same job.
-    if resume.write:
+    if pending.unrecorded(_recorded_state(volume)):
         kept = DeleteIntent(v=INTENT_VERSION, delete_state=dict(pending.state))
         return write_record(VOLUMES, volume, kept, why="keep the driver's state")
-    if resume.seconds:
-        return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=resume.seconds)
+    if left := pending.left(cluster.monotonic()):
+        return Wait(reason=f'driver "{driver.name}" is deleting the asset', seconds=left)
     return ownership.run_on_asset("delete", volume, driver)
 
 

@@ -299,12 +299,11 @@ class Scrub:
             case BackendErased():
                 return self.note("the backend erased it", erased=True)
             case Erasing() as pending:
-                resume = pending.resume(intent.state, cluster.monotonic())
                 # On the volume, another process finds it: it goes on with the same job.
-                if resume.write:
+                if pending.unrecorded(intent.state):
                     return self.note("keep the driver's state", state=dict(pending.state))
-                if resume.seconds:
-                    return Wait(reason=f'driver "{self.driver.name}" is erasing the contents', seconds=resume.seconds)
+                if left := pending.left(cluster.monotonic()):
+                    return Wait(reason=f'driver "{self.driver.name}" is erasing the contents', seconds=left)
             case ScrubPlan() as plan:
                 return self.note("a pod is to erase it", plan=plan) if cluster.node_name else self._create_pod(plan)
         return run_on_asset("recycle", volume, self.driver)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,15 +21,6 @@ from volplane.kube.objects import Claim
 from volplane.state.records import ClaimIntent, ScrubPlan
 
 
-class Resume(NamedTuple):
-    """What comes before a hook that answered `InProgress` is called again; nothing, if both are empty."""
-
-    write: bool
-    """The state must be recorded on the object first."""
-    seconds: float
-    """Time until the call is due."""
-
-
 class LongCall(msgspec.Struct, frozen=True):
     """A hook answered `InProgress`: it is called again at `due` (loop time) with `state`."""
 
@@ -38,14 +29,17 @@ class LongCall(msgspec.Struct, frozen=True):
     given: Mapping[str, Any] | None = None
     """The recorded state that the call was made with; None = there was none."""
 
-    def resume(self, recorded: Mapping[str, Any] | None, now: float) -> Resume:
-        """Return the next step. recorded: the state on the object, None if there is none. now: loop time.
+    def unrecorded(self, recorded: Mapping[str, Any] | None) -> bool:
+        """Return whether the state must be written to the object. recorded: the one that it has, None if it has none.
 
         An empty state is recorded too: that there is a record tells the next process that the backend is at work.
         """
         # If the record has changed since the call was made, another process called the hook later: its state counts.
-        write = recorded == self.given and recorded != self.state
-        return Resume(write, max(self.due - now, 0.0))
+        return recorded == self.given and recorded != self.state
+
+    def left(self, now: float) -> float:
+        """Return the seconds until the call is due. now: loop time."""
+        return max(self.due - now, 0.0)
 
 
 class Pending(LongCall, frozen=True):

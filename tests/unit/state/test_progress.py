@@ -22,7 +22,6 @@ from volplane.state.progress import (
     Made,
     Pending,
     Progress,
-    Resume,
     ScrubPlan,
     VolumeProgress,
 )
@@ -231,17 +230,17 @@ RECORDED: dict[str, tuple[dict[str, int] | None, dict[str, int] | None, bool]] =
 @pytest.mark.parametrize("row", RECORDED)
 def test_a_state_is_written_over_the_one_that_its_call_was_made_with(row: str) -> None:
     given, recorded, expected = RECORDED[row]
-    assert LongCall(JOB, 5.0, given).resume(recorded, 0.0) == Resume(expected, 5.0)
+    assert LongCall(JOB, 5.0, given).unrecorded(recorded) == expected
 
 
 def test_an_empty_state_is_written_because_the_record_itself_says_that_the_backend_is_at_work() -> None:
     """By it the next process knows that `Absent` proves nothing yet, and that a scrub may not be abandoned."""
     first = LongCall({}, 5.0)
-    assert first.resume(None, 0.0).write
-    assert not first.resume({}, 0.0).write, "it is recorded"
-    assert not LongCall({}, 5.0, {}).resume({}, 0.0).write, "the next call had it"
+    assert first.unrecorded(None)
+    assert not first.unrecorded({}), "it is recorded"
+    assert not LongCall({}, 5.0, {}).unrecorded({}), "the next call had it"
 
 
 @pytest.mark.parametrize(("now", "seconds"), [(3.0, 2.0), (5.0, 0.0), (9.0, 0.0)])
 def test_a_recorded_call_waits_until_it_is_due(now: float, seconds: float) -> None:
-    assert LongCall(JOB, 5.0).resume(JOB, now) == Resume(write=False, seconds=seconds)
+    assert LongCall(JOB, 5.0).left(now) == seconds
