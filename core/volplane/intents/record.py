@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from volplane._delays import LIVE_STATE_FORBIDS, RECORD_OF_OTHERS, RECORD_OVERWRITTEN
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
-from volplane.intents.ownership import claim_elsewhere, driver_named
+from volplane.intents.ownership import claim_elsewhere, driver_named, metadata_without_node
 from volplane.intents.requests import allowed_segments
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, LEASES, VOLUMES, Kind
@@ -121,6 +121,12 @@ def provisioning_failed(claim: Claim, message: str, *, same_as: str = "") -> Eve
 def not_provisioned(claim: Claim, message: str) -> Wait:
     """Wait, with an event on the claim that says why provisioning does not go on."""
     return Wait(reason=message, events=(provisioning_failed(claim, message),))
+
+
+def give_back(claim: Claim, message: str) -> Patch:
+    """Ask for another node than the selected one, with an event on the claim that says why."""
+    body, events = {"metadata": metadata_without_node()}, (provisioning_failed(claim, message),)
+    return Patch(kind=CLAIMS, target=claim, body=body, why="ask for another node", events=events)
 
 
 def class_is_gone(claim: Claim, class_name: str) -> Wait:

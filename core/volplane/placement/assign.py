@@ -19,7 +19,7 @@ from volplane.binding.decide import not_asked
 from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import metadata_without_node, node_metadata, on_node
-from volplane.intents.record import not_provisioned, provisioning_failed, settled_metadata
+from volplane.intents.record import give_back, not_provisioned, provisioning_failed, settled_metadata
 from volplane.intents.requests import allowed_segments, segments_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
@@ -182,7 +182,7 @@ def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementS
             return Read(NODES, selected, why="does the selected node exist?")
         if reads.get(NODES, selected) is not None:
             return Wait(reason=f"node {selected} has just been made", seconds=1.0)
-        return _give_back(claim, f'selected node "{selected}" does not exist; another one is asked for')
+        return give_back(claim, f'selected node "{selected}" does not exist; another one is asked for')
     if (step := _belonging(claim, node)) is not None:
         return step
     gone_after = read_parameters(state.class_of(claim))[0].gone_after
@@ -196,12 +196,7 @@ def _selected(claim: Claim, selected: str, driver: DriverView, state: PlacementS
     if silence_left > 0 and (there_after_all := _not_gone(selected, {}, reads)) is not None:
         return there_after_all
     why = "is gone or not ready" if gone else "does not answer: no process of volplane serves it"
-    return _give_back(claim, f"node {selected} {why}; another one is asked for")
-
-
-def _give_back(claim: Claim, message: str) -> Patch:
-    body, events = {"metadata": metadata_without_node()}, (provisioning_failed(claim, message),)
-    return Patch(kind=CLAIMS, target=claim, body=body, why="ask for another node", events=events)
+    return give_back(claim, f"node {selected} {why}; another one is asked for")
 
 
 # --- claims that have none ---------------------------------------------------------------------------------------

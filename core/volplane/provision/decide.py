@@ -54,10 +54,6 @@ class Terms(NamedTuple):
     """Annotations to write with the intent: of a binder those that name the provisioner."""
     on_volume: Mapping[str, Mapping[str, str | None]] = MappingProxyType({})
     """Labels and annotations of the new volume."""
-    without_node: Mapping[str, Mapping[str, str | None]] = MappingProxyType(
-        {"annotations": {names.SELECTED_NODE: None}}
-    )
-    """Metadata of a claim whose selected node is gone."""
     reschedule: Callable[[Claim, ClaimIntent, ClusterState], Patch] = ask_for_another_node
     """Asks for another place for a claim whose place is full. The intent is the one without a place."""
 
@@ -107,7 +103,7 @@ def decide_provision(
             # The next asset is another one than the deleted one, even if that was another driver's: the class may name
             # this driver again.
             old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=known.generation + 1)
-        return _give_back_lost_node(claim, driver, old, cluster, reads, terms=terms) or _declare(
+        return _give_back_lost_node(claim, driver, old, cluster, reads) or _declare(
             claim, storage_class, driver, old, cluster, terms=terms
         )
     return _after_hook(claim, storage_class, driver, intent, cluster, terms=terms)
@@ -206,7 +202,7 @@ def _declare(
 
 
 def _give_back_lost_node(
-    claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: LiveReads, *, terms: Terms
+    claim: Claim, driver: DriverView, old: ClaimIntent | None, cluster: ClusterState, reads: LiveReads
 ) -> Action | None:
     """Ask for another node if the selected one is gone: no scheduler would look at this claim again."""
     selected = claim.annotation(names.SELECTED_NODE)
@@ -217,9 +213,7 @@ def _give_back_lost_node(
         return Read(NODES, selected, why="does the selected node exist?")
     if reads.get(NODES, selected) is not None:
         return None
-    event = record.provisioning_failed(claim, f'selected node "{selected}" does not exist; another one is asked for')
-    body = {"metadata": dict(terms.without_node)}
-    return Patch(kind=CLAIMS, target=claim, body=body, why="the node is gone", events=(event,))
+    return record.give_back(claim, f'selected node "{selected}" does not exist; another one is asked for')
 
 
 def _after_hook(

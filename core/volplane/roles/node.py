@@ -76,7 +76,6 @@ class OneNode(Beside):
             return ended or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
         terms = provision.Terms(
             on_volume=node_metadata(node) if node is not None else {},
-            without_node=metadata_without_node(),
             reschedule=self._give_back,
         )
         return provision.decide_provision(claim, storage_class, cluster, reads, terms)

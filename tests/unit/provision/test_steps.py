@@ -11,6 +11,7 @@ from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import DRIVER, HOOKS, decide_provision, disk, fast, read, state_with
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
+from volplane.intents.ownership import metadata_without_node
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass
 from volplane.placement.race import RaceTimes
@@ -356,8 +357,8 @@ def test_a_claim_whose_node_is_gone_asks_for_another_one() -> None:
     assert step(made, item) == Read(NODES, "n", "does the selected node exist?")
     message = 'selected node "n" does not exist; another one is asked for'
     events = (warning(CLAIMS, item, "ProvisioningFailed", message),)
-    body = {"metadata": {"annotations": {SELECTED: None}}}
-    given_back = Patch(kind=CLAIMS, target=item, body=body, why="the node is gone", events=events)
+    body = {"metadata": metadata_without_node()}
+    given_back = Patch(kind=CLAIMS, target=item, body=body, why="ask for another node", events=events)
     assert step(made, item, reads=read(NODES, "n")) == given_back
 
 
