@@ -28,7 +28,6 @@ from volplane.attach.desired import (
     pairs_wanted,
     same_machine,
     users_of,
-    volume_of_claim,
     volumes_in_use,
 )
 from volplane.controller.actions import Action, Create, Delete, EventRecord, LiveReads, Patch, Read, Settled, Wait
@@ -332,7 +331,7 @@ def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:
 
 def waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterator[str]:
     """Yield, for explain, the nodes where a pod needs the claim's volume and no attachment can be made yet."""
-    volume = volume_of_claim(claim, cluster)
+    volume = cluster.volume_of(claim)
     for pair in sorted(pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
         if pair.attachment not in cluster.attachments:
             action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from volplane.kube import names
-from volplane.kube.objects import Claim, Node, Pod, Volume, VolumeAttachment
+from volplane.kube.objects import Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import (
     CSI_PREFIX,
     ClusterState,
@@ -27,7 +27,6 @@ from volplane.state.cluster_state import (
     mounts,
     unique_name,
 )
-from volplane.state.matching import refers_to
 from volplane.state.records import attachment_intent_of
 
 _MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
@@ -96,7 +95,7 @@ def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
         return  # It is not known where it will need its volumes.
     for key in claims_of_pod(pod):
         claim = cluster.claims.get(key)
-        volume = volume_of_claim(claim, cluster) if claim is not None else None
+        volume = cluster.volume_of(claim) if claim is not None else None
         if volume is not None and (name := unique_name(volume)):
             yield Pair(pod.spec.node_name, name)
 
@@ -116,22 +115,13 @@ def _users(unique: str, cluster: ClusterState, node: str = "") -> Iterator[tuple
     if not needs_attaching(unique, cluster):
         return  # Pods use it without an attachment.
     for volume in cluster.volumes.by_index("unique", unique):
-        reference = volume.spec.claim_ref
-        claim = cluster.claims.get(reference.key) if reference is not None else None
-        if claim is None or volume_of_claim(claim, cluster) is not volume:
+        claim = cluster.claim_of(volume)
+        if claim is None or cluster.volume_of(claim) is not volume:
             continue  # No claim is bound to it: its pods mount something else, or nothing.
         for pod in cluster.pods.by_index("claim", claim.key):
             placed = pod.spec.node_name
             if placed and (not node or placed == node) and not finished(pod) and mounts(pod, claim):
                 yield pod, volume
-
-
-def volume_of_claim(claim: Claim, cluster: ClusterState) -> Volume | None:
-    """Return the volume of a bound claim, if that refers to this claim."""
-    if claim.status.phase != "Bound" or not claim.spec.volume_name:
-        return None
-    volume = cluster.volumes.get(claim.spec.volume_name)
-    return volume if volume is not None and refers_to(volume, claim) else None
 
 
 # --- attachments --------------------------------------------------------------------------------------------------

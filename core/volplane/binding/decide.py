@@ -402,11 +402,8 @@ def rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
 
     What becomes of the claim queues it.
     """
-    reference = volume.spec.claim_ref
-    if reference is None or volume.annotation(names.INTENT) is not None:
-        return False
-    claim = cluster.claims.get(reference.key)
-    if claim is None or not refers_to(volume, claim):
+    claim = cluster.claim_of(volume)
+    if claim is None or volume.annotation(names.INTENT) is not None:
         return False
     if claim.spec.volume_name:
         settled = claim.spec.volume_name == volume.name and volume.status.phase == "Bound"

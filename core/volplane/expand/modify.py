@@ -53,8 +53,8 @@ def decide_modify(key: str, cluster: ClusterState, reads: LiveReads) -> Action:
     if claim is None or not wants_other_attributes(claim):
         return Settled()  # It has the attributes that it asks for.
     # Only a volume that refers to the claim is the claim's: another one's asset is not to change.
-    volume = resize.bound_volume(claim, cluster)
-    if volume is None:
+    volume = cluster.volume_of(claim)
+    if volume is None or volume.terminating:
         return Settled()
     lookup = driver_of(volume, cluster)
     driver = lookup.driver
@@ -256,11 +256,9 @@ class ExpandHandlers:
         if new is None and old is not None:
             self.cluster.progress.changes.forget((old.uid, resize.EXPAND))
             self.cluster.progress.changes.forget((old.uid, MODIFY))
-        reference = new.spec.claim_ref if new is not None else None
-        if new is None or reference is None or not reference.uid:
+        if new is None or (claim := self.cluster.claim_of(new)) is None:
             return  # No claim is bound to it.
-        claim = self.cluster.claims.get(reference.key)
-        if claim is not None and (resize.wants_more(claim) or resize.notes_size_before(new)):
+        if resize.wants_more(claim) or resize.notes_size_before(new):
             self.resizer.enqueue(claim.key)
-        if claim is not None and wants_other_attributes(claim):
+        if wants_other_attributes(claim):
             self.modifier.enqueue(claim.key)

@@ -24,7 +24,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import capacity_of, held_by, mode_of, refers_to, request_of, too_large
+from volplane.state.matching import capacity_of, held_by, mode_of, request_of, too_large
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent
 
@@ -68,8 +68,8 @@ def decide_resize(key: str, cluster: ClusterState, *, whole: bool) -> Action:
     if claim is None:
         return Settled()  # It is gone; its asset is another duty's.
     # Only a volume that refers to the claim is the claim's: another one's asset is not to grow.
-    volume = bound_volume(claim, cluster)
-    if volume is None:
+    volume = cluster.volume_of(claim)
+    if volume is None or volume.terminating:
         return Settled()
     if not wants_more(claim):
         return _forget_size_before(claim, volume, cluster)
@@ -265,12 +265,6 @@ def _status_patch(
 
 
 # --- shared with `modify` -----------------------------------------------------------------------------------------
-
-
-def bound_volume(claim: Claim, cluster: ClusterState) -> Volume | None:
-    """Return the volume that the claim is bound to, if it refers to the claim and is not being deleted."""
-    volume = cluster.volumes.get(claim.spec.volume_name)
-    return None if volume is None or volume.terminating or not refers_to(volume, claim) else volume
 
 
 def resume_change(

@@ -156,7 +156,7 @@ def _of_volume(pod: Pod, used: PodVolume, key: str, cluster: ClusterState) -> tu
     """Return where the volume of the claim `key` stands, and what comes next for it."""
     claim = cluster.claims.get(key)
     flaw = _unusable(pod, used, key, claim, cluster)
-    volume = desired.volume_of_claim(claim, cluster) if claim is not None and not flaw else None
+    volume = cluster.volume_of(claim) if claim is not None and not flaw else None
     if claim is None or volume is None:
         return [flaw], [f"volume {used.name} waits for claim {key}"]
     situation: list[str] = []
@@ -179,7 +179,7 @@ def _unusable(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluste
         return f"claim {key}, its volume {volume.name}, is {claim.status.phase or 'Pending'}"
     if cluster.volumes.get(claim.spec.volume_name) is None:
         return f"claim {key} is bound to volume {claim.spec.volume_name}, which does not exist"
-    if desired.volume_of_claim(claim, cluster) is None:
+    if cluster.volume_of(claim) is None:
         return f"claim {key} is bound to volume {claim.spec.volume_name}, which refers to another claim"
     return ""
 

@@ -259,10 +259,8 @@ def decide_membership(name: str, state: PlacementState) -> Action:
     if not why:
         return Settled()
     events = [warning(VOLUMES, volume, "VolumeLost", why)]
-    if (reference := volume.spec.claim_ref) is not None:
-        claim = state.cluster.claims.get(reference.key)
-        if claim is not None and claim.uid == reference.uid:
-            events.append(warning(CLAIMS, claim, "VolumeLost", f"volume {volume.name}: {why}"))
+    if (claim := state.cluster.claim_of(volume)) is not None:
+        events.append(warning(CLAIMS, claim, "VolumeLost", f"volume {volume.name}: {why}"))
     return Wait(reason=why, events=tuple(events))
 
 

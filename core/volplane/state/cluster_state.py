@@ -27,7 +27,7 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
-from volplane.state.matching import FreeVolumes, WaitingClaims, class_of_claim
+from volplane.state.matching import FreeVolumes, WaitingClaims, class_of_claim, refers_to
 from volplane.state.naming import Overlaps, csi_source, handle_in, volume_name_of, volume_source
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, RecordConflicts, Sealer, attachment_intent_of
@@ -128,6 +128,17 @@ class ClusterState:
     def sealed(self, claim: Claim, intent: ClaimIntent) -> str:
         """Return the record of an intent that is worked on in our term, as an annotation of the claim."""
         return self.sealer.seal(claim.uid, replace(intent, fence=self.fence()))
+
+    def volume_of(self, claim: Claim) -> Volume | None:
+        """Return the volume of a bound claim, if that refers to this claim."""
+        volume = self.volumes.get(claim.spec.volume_name) if claim.status.phase == "Bound" else None
+        return volume if volume is not None and refers_to(volume, claim) else None
+
+    def claim_of(self, volume: Volume) -> Claim | None:
+        """Return the claim that the volume refers to by name and uid."""
+        reference = volume.spec.claim_ref
+        claim = self.claims.get(reference.key) if reference is not None else None
+        return claim if claim is not None and refers_to(volume, claim) else None
 
     def attachments_of(self, volume: Volume) -> list[VolumeAttachment]:
         """Return the attachments of the volume's asset, through whatever PersistentVolume: that may be gone."""

@@ -16,7 +16,7 @@ from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import SCRUB_VOLUME, ClusterState, claims_of_pod, finished
-from volplane.state.matching import class_of_claim, refers_to
+from volplane.state.matching import class_of_claim
 from volplane.state.naming import shows_asset, volume_name_of, volume_source, volume_with
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
@@ -201,9 +201,8 @@ class EventHandlers:
         volume = self.cluster.volumes.get(name)
         if volume is None:
             return
-        reference = volume.spec.claim_ref
-        claim = self.cluster.claims.get(reference.key) if reference is not None else None
-        held = claim is not None and refers_to(volume, claim) and claim.bound and not claim.terminating
+        claim = self.cluster.claim_of(volume)
+        held = claim is not None and claim.bound and not claim.terminating
         if not held or volume.terminating:
             self.volumes.enqueue(name)
 

@@ -16,7 +16,6 @@ from volplane.expand.modify import decide_modify
 from volplane.expand.resize import (
     RESIZE_CONDITIONS,
     RESIZING,
-    bound_volume,
     conditions_with,
     conditions_without,
     resume_change,
@@ -42,7 +41,7 @@ def its(**fields: Any) -> Volume:
 
 def test_the_asset_is_that_of_the_volume_that_the_claim_is_bound_to() -> None:
     item = its()
-    assert bound_volume(ITEM, state_with(item)) == item
+    assert state_with(item).volume_of(ITEM) == item
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,6 @@ def test_the_asset_is_that_of_the_volume_that_the_claim_is_bound_to() -> None:
 )
 def test_nothing_is_changed_of_a_volume_that_is_gone_is_going_or_is_bound_to_another(item: Volume | None) -> None:
     cluster = state_with(*([item] if item is not None else []), drivers=(OURS,))
-    assert bound_volume(ITEM, cluster) is None
     cluster.claims.observe(WANTING)
     assert decide_modify(WANTING.key, cluster, LiveReads()) == Settled()
 
