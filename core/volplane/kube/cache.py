@@ -83,8 +83,8 @@ class Cache(Generic[T]):
         keys = self._indexes[name].by_value.get(value, ())
         return [self._objects[key] for key in ((keys,) if isinstance(keys, str) else keys)]
 
-    def observe(self, obj: T) -> bool:
-        """Take in a version of an object; returns whether it changed the cache.
+    def observe(self, obj: T) -> None:
+        """Take in a version of an object.
 
         Per uid the highest resourceVersion wins. Another uid under the same key, if newer, is a deletion and a new
         object: listeners are called for both.
@@ -92,11 +92,11 @@ class Cache(Generic[T]):
         key, version = obj.key, obj.version
         current = self._objects.get(key)
         if current is not None and version <= current.version:
-            return False
+            return
         # A late answer must not bring back what is gone.
         known, for_good, _ = self._tombstone(obj.uid)
         if for_good or version <= known:
-            return False
+            return
         if current is not None and current.uid != obj.uid:
             self._remove(key, current)
             self._bury(current.uid, None, for_good=True)
@@ -107,10 +107,9 @@ class Cache(Generic[T]):
         for index in self._indexes.values():
             index.replace(key, current, obj)
         self._notify(current, obj)
-        return True
 
-    def observe_deleted(self, key: str, uid: str, version: int | None = None, *, may_return: bool = False) -> bool:
-        """Take in that an object is gone; returns whether it changed the cache.
+    def observe_deleted(self, key: str, uid: str, version: int | None = None, *, may_return: bool = False) -> None:
+        """Take in that an object is gone.
 
         version: resourceVersion of the deletion, from a watch or list; None: a live read, or a delete of ours.
         may_return: a newer version may come back, because the object may only have left the selector.
@@ -120,10 +119,8 @@ class Cache(Generic[T]):
         # What is cached was written after this deletion: the object only left the selector of a watch, and came back.
         newer = held and current is not None and version is not None and current.version > version
         self._bury(uid, version, for_good=not may_return and not newer)
-        if current is None or not held or newer:
-            return False
-        self._remove(key, current)
-        return True
+        if current is not None and held and not newer:
+            self._remove(key, current)
 
     def prune(self, seen: Container[str], version: int) -> None:
         """Remove what a whole list of `version` did not contain, unless it is newer than the list."""
