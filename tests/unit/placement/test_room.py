@@ -84,7 +84,7 @@ def test_a_selector_of_other_labels_is_matched_with_every_node() -> None:
     room = PublishedRoom(nodes.book)
     need = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}
     room.changed(None, published("one", "1Ki", labels={}, nodeTopology=need))
-    assert list(room.of(DRIVER, "fast") or ()) === ["b"]
+    assert list(room.of(DRIVER, "fast") or ()) == ["b"]
 
 
 def test_what_is_made_on_a_node_counts_until_the_room_that_this_node_owns_is_published_anew() -> None:

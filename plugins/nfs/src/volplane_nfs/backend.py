@@ -255,17 +255,20 @@ class NfsBackend(BackendSpec):
             elif delete_unfinished(share, handles, marker, self._exports):
                 finished = True
             else:
-                try:
-                    self._exports.restore(share, handles, marker)
-                except BackendError as error:
-                    if read_marker(share, handles.volumes, marker.file) is None:
-                        raise
-                    # What cannot be exported can be given up all the same, and the probe goes on to try it.
-                    request.context.log.warning("%s on %s is not exported: %s", marker.name, share, error)
+                self._restore(share, handles, marker, request.context)
                 return asset_of(share, handles, marker, self._settings.export)
             if not finished:
                 raise Unavailable(f"{request.name} is still being removed", retry_after=_AGAIN)
         return None
+
+    def _restore(self, share: Share, handles: Handles, marker: VolumeMarker, context: Context) -> None:
+        """Export the volume again. What cannot be exported can be given up all the same, and the probe tries it on."""
+        try:
+            self._exports.restore(share, handles, marker)
+        except BackendError as error:
+            if read_marker(share, handles.volumes, marker.file) is None:
+                raise
+            context.log.warning("%s on %s is not exported: %s", marker.name, share, error)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
