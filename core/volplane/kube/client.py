@@ -27,6 +27,7 @@ from volplane.kube.transport import ApiMetrics, Request, Transport
 _LOG = logging.getLogger(__name__)
 
 MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 _PAGE: Final = 500
 """Objects in one answer to a list."""
 _FULL: Final = 0
@@ -78,8 +79,7 @@ class Client:
         self._metrics = metrics
         self._deadline = deadline
         self._headers = {"accept": "application/json", "user-agent": "volplane"}
-        bodies = {"create": "application/json", "patch": MERGE_PATCH, "delete": "application/json"}
-        self._headers_of = {verb: {**self._headers, "content-type": body} for verb, body in bodies.items()}
+        self._typed_headers: dict[str, dict[str, str]] = {"": self._headers}
         self._encoder = msgspec.json.Encoder()
         self._gate = _PriorityGate()
         self._breaker = CircuitBreaker()
@@ -198,13 +198,16 @@ class Client:
         body: Any,
         *,
         subresource: str = "",
+        content_type: str = MERGE_PATCH,
         low_priority: bool = False,
         seconds: float | None = None,
     ) -> T:
         """Change an object. A `metadata.resourceVersion` in a merge patch makes it conditional (ApiConflict)."""
         resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
         path = kind.path_of(key, subresource)
-        answer = await self._write("patch", resource, path, body, low_priority=low_priority, seconds=seconds)
+        answer = await self._write(
+            "patch", resource, path, body, content_type=content_type, low_priority=low_priority, seconds=seconds
+        )
         return self._object(kind, answer)
 
     async def delete(
@@ -288,15 +291,16 @@ class Client:
         path: str,
         body: Any,
         *,
+        content_type: str = "application/json",
         low_priority: bool = False,
         seconds: float | None = None,
     ) -> bytes:
         encoded = self._encoder.encode(body)
         if low_priority:
             async with self._gate.low_priority():
-                return await self._send(verb, resource, path, body=encoded, seconds=seconds)
+                return await self._send(verb, resource, path, body=encoded, content_type=content_type, seconds=seconds)
         with self._gate:
-            return await self._send(verb, resource, path, body=encoded, seconds=seconds)
+            return await self._send(verb, resource, path, body=encoded, content_type=content_type, seconds=seconds)
 
     async def _send(
         self,
@@ -306,9 +310,13 @@ class Client:
         *,
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        content_type: str = "",
         seconds: float | None = None,
     ) -> bytes:
         method = _METHODS.get(verb, "GET")
+        headers = self._typed_headers.get(content_type)
+        if headers is None:
+            headers = self._typed_headers[content_type] = {**self._headers, "content-type": content_type}
         limit = self._deadline if seconds is None else min(seconds, self._deadline)
         if self._breaker.open and seconds is None:
             limit = await self._breaker.wait(limit, f"{method} {path}")
@@ -322,7 +330,7 @@ class Client:
             method=method,
             path=path,
             query=query or {},
-            headers=self._headers_of.get(verb, self._headers),
+            headers=headers,
             body=body,
             seconds=limit,
             urgent=seconds is not None,

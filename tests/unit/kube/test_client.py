@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from volplane.kube.client import JSON_PATCH
 from volplane.kube.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
 from volplane.kube.transport import Response
 
@@ -31,7 +32,12 @@ async def test_an_object_is_created_read_changed_and_deleted(wire: Callable[[], 
     changed = await client.patch(VOLUMES, "a", {"metadata": {"labels": {"x": "y"}}})
     assert changed.version > made.version
     assert await client.get(VOLUMES, "a") == changed
-    patched = await client.patch(VOLUMES, "a", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
+    patched = await client.patch(
+        VOLUMES,
+        "a",
+        [{"op": "replace", "path": "/spec/persistentVolumeReclaimPolicy", "value": "Delete"}],
+        content_type=JSON_PATCH,
+    )
     assert patched.spec.persistent_volume_reclaim_policy == "Delete"
     left = await client.delete(VOLUMES, "a", uid=made.uid)
     assert left is not None
