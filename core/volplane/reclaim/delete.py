@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.assets import InProgress
@@ -32,6 +32,9 @@ from volplane.state.naming import reclaim_finalizer
 from volplane.state.progress import Deleted, Deleting, VolumeProgress
 from volplane.state.records import INTENT_VERSION, DeleteIntent, read_intent
 
+DRIVER_GRACE: Final = 60.0
+"""Seconds that an object beside another binder waits for a driver that another process may have."""
+
 
 class Terms(NamedTuple):
     """What a role adds to the reclaim of a volume. The defaults are those beside another binder."""
@@ -49,7 +52,7 @@ def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action
     driver = lookup.driver
     # The object stays as long as its driver cannot delete the asset: with it the asset would be forgotten.
     if driver is None:
-        return _without_deleter(volume, lookup)
+        return _without_deleter(volume, lookup, cluster, terms)
     progress = cluster.progress.volumes.get(volume.uid)
     # The data of the other volume would go with it. Once the hook has begun it is too late to stop.
     if not isinstance(progress.step, Deleting | Deleted) and (why := ownership.shared_with(volume, cluster)):
@@ -149,7 +152,7 @@ def _resume(volume: Volume, driver: DriverView, pending: Deleting, cluster: Clus
     return ownership.run_on_asset("delete", volume, driver)
 
 
-def _without_deleter(volume: Volume, lookup: ownership.DriverLookup) -> Action:
+def _without_deleter(volume: Volume, lookup: ownership.DriverLookup, cluster: ClusterState, terms: Terms) -> Action:
     """Report on the volume that no driver can delete its asset, unless that is not known yet or not ours to say."""
     why = lookup.reason
     if lookup.next is not None and not why:
@@ -157,12 +160,16 @@ def _without_deleter(volume: Volume, lookup: ownership.DriverLookup) -> Action:
     if not why and not ownership.held_for_reclaim(volume):
         return Wait(reason="an external provisioner deletes it") if not volume.terminating else Settled()
     if not why:
+        since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
+        left = 0.0 if terms.writes_phase else DRIVER_GRACE - cluster.seconds_since(since)
+        if left > 0:
+            return Wait(reason="its driver is not configured here", seconds=left)
         made_by = volume.annotation(names.PROVISIONED_BY) or (volume.spec.csi or {}).get("driver", "")
         remedy = f"configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset"
         why = f'driver "{made_by}" is not configured here; {remedy}'
     message = f'error getting deleter volume plugin for volume "{volume.name}": {why}'
-    event = warning(VOLUMES, volume, "VolumeFailedDelete", message)
-    return volume_phase_step(volume, "Failed", message, events=(event,)) or lookup.next or Wait(reason=message)
+    step, events = report_failure(volume, "VolumeFailedDelete", message, terms)
+    return step or lookup.next or Wait(reason=message, events=events)
 
 
 @dataclass(frozen=True, slots=True)

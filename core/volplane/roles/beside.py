@@ -11,27 +11,22 @@ Source: provisionClaimOperationExternal of pv_controller.go of Kubernetes, and s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from volplane.binding.decide import is_delayed, not_asked, not_released
-from volplane.controller.actions import Action, LiveReads, Settled, Wait, warning
+from volplane.controller.actions import Action, LiveReads, Settled, Wait
 from volplane.intents import record
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.kube import names
-from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
 from volplane.provision.decide import restore_annotations
-from volplane.reclaim.delete import Terms, decide_delete, require_claim_gone
+from volplane.reclaim.delete import DRIVER_GRACE, Terms, decide_delete, require_claim_gone
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import is_in_tree
 from volplane.state.records import recycle_intent_of
-
-_DRIVER_GRACE: Final = 60.0
-"""Seconds that a volume may wait for a driver that is not configured here; another process may have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +86,7 @@ class Beside:
         if cluster.drivers.on_nodes(driver):
             return Settled()
         if not cluster.has_driver(driver):
-            left = _DRIVER_GRACE - cluster.seconds_since(claim.metadata.deletion_timestamp)
+            left = DRIVER_GRACE - cluster.seconds_since(claim.metadata.deletion_timestamp)
             # Another process may have this driver, and end what it began.
             if left > 0:
                 seconds = left if claim.terminating else None
@@ -130,7 +125,11 @@ class Beside:
     def _made_by(self, maker: str, volume: Volume, reads: LiveReads) -> Action:
         cluster = self.cluster
         if cluster.drivers.get(maker) is None:
-            return _without_driver(volume, maker, cluster)
+            going = volume.terminating or volume.status.phase in ("Released", "Failed")
+            deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
+            if not (going and deletes and volume.has_finalizer(names.RECLAIM_FINALIZER)):
+                return Settled()
+            return decide_delete(volume, cluster, self.reclaim)
         if (step := finalizer_step(volume, cluster)) is not None:
             return step
         return require_claim_gone(volume, self._reclaim(volume, reads), cluster, reads)
@@ -158,21 +157,3 @@ class Beside:
 def has_or_had_volume(claim: Claim) -> bool:
     """Whether nothing is to be provisioned for the claim: it points at a volume, did so, or is being deleted."""
     return bool(claim.terminating or claim.spec.volume_name or claim.bound)
-
-
-def _without_driver(volume: Volume, maker: str, cluster: ClusterState) -> Action:
-    """Our finalizer holds a volume whose driver this process does not have, or cannot use."""
-    going = volume.terminating or volume.status.phase in ("Released", "Failed")
-    deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
-    if not (going and deletes and volume.has_finalizer(names.RECLAIM_FINALIZER)):
-        return Settled()
-    if cluster.drivers.starting(maker):
-        return Wait(reason=f'driver "{maker}" is starting')
-    if not (why := cluster.drivers.broken(maker)):
-        since = volume.metadata.deletion_timestamp or volume.status.last_phase_transition_time
-        left = _DRIVER_GRACE - cluster.seconds_since(since)
-        if left > 0:
-            return Wait(reason=f'driver "{maker}" is not configured here', seconds=left)
-        why = f"it is not configured here; configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset"
-    message = f'the asset cannot be deleted by driver "{maker}": {why}'
-    return Wait(reason=message, events=(warning(VOLUMES, volume, "VolumeFailedDelete", message),))
