@@ -66,7 +66,7 @@ def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action
         return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
     # A failure is shown before the next try.
     why = progress.unreported_failure
-    if why and (step := report_failure(volume, "VolumeFailedDelete", why, terms)[0]) is not None:
+    if why and isinstance(step := failed(volume, "VolumeFailedDelete", why, terms), Patch):
         return step
     match progress.step:
         case Deleting() as pending:
@@ -104,24 +104,16 @@ def require_claim_gone(volume: Volume, action: Action, cluster: ClusterState, re
     return action
 
 
-def report_failure(
-    volume: Volume, reason: str, message: str, terms: Terms
-) -> tuple[Patch | None, tuple[EventRecord, ...]]:
-    """Return the write that shows a failure by the phase, and the events where no phase shows it.
+def failed(volume: Volume, reason: str, message: str, terms: Terms) -> Patch | Wait:
+    """Show by the phase, with an event, why nothing is destroyed; wait once the volume shows that.
 
-    The write, with its event, is None if the volume shows the failure already, or if another binder writes the phases.
-    While a claim of the scrub is bound to the volume, its phase is Bound.
+    Where another binder writes the phases, the event goes with the wait. So it does while a claim of the scrub is bound
+    to the volume, whose phase is Bound.
     """
     event = warning(VOLUMES, volume, reason, message)
     if terms.writes_phase and not held_for_scrub(volume):
-        return volume_phase_step(volume, "Failed", message, events=(event,)), ()
-    return None, (event,)
-
-
-def failed(volume: Volume, reason: str, message: str, terms: Terms) -> Action:
-    """Report why nothing is destroyed, and wait until that changes."""
-    step, events = report_failure(volume, reason, message, terms)
-    return step or Wait(reason=message, events=events)
+        return volume_phase_step(volume, "Failed", message, events=(event,)) or Wait(reason=message)
+    return Wait(reason=message, events=(event,))
 
 
 def _recorded_state(volume: Volume) -> dict[str, object] | None:
@@ -168,8 +160,8 @@ def _without_deleter(volume: Volume, lookup: ownership.DriverLookup, cluster: Cl
         remedy = f"configure it, or remove {names.RECLAIM_FINALIZER} to keep the asset"
         why = f'driver "{made_by}" is not configured here; {remedy}'
     message = f'error getting deleter volume plugin for volume "{volume.name}": {why}'
-    step, events = report_failure(volume, "VolumeFailedDelete", message, terms)
-    return step or lookup.next or Wait(reason=message, events=events)
+    shown = failed(volume, "VolumeFailedDelete", message, terms)
+    return lookup.next if lookup.next is not None and isinstance(shown, Wait) else shown
 
 
 @dataclass(frozen=True, slots=True)

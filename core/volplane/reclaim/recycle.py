@@ -27,7 +27,7 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
-from volplane.reclaim.delete import Terms, VolumeOperation, failed, report_failure
+from volplane.reclaim.delete import Terms, VolumeOperation, failed
 from volplane.reclaim.scrub_claim import claim_lost, give_back, hold, released_from, scrub_key, sealed_uid
 from volplane.reclaim.scrub_pod import (
     LONGEST_FAILURE,
@@ -205,8 +205,8 @@ def _by_record(
     # Without its driver nothing is erased, and the volume is not offered.
     if driver is None or not driver.supports("recycle"):
         if lookup.next is not None:
-            step = report_failure(volume, _FAILED, lookup.reason, terms)[0] if lookup.reason else None
-            return step or lookup.next
+            shown = failed(volume, _FAILED, lookup.reason, terms) if lookup.reason else None
+            return shown if isinstance(shown, Patch) else lookup.next
         message = "No recycler plugin found for the volume!" if lookup.reason in ("", NO_PLUGIN) else lookup.reason
         if driver is not None:
             message = f'driver "{driver.name}" cannot erase volumes; set the reclaim policy to Retain or Delete'
@@ -241,13 +241,11 @@ class Scrub:
         # A person decides: further attempts would hide what is wrong.
         if intent.given_up:
             message = f"{intent.failed}; remove the annotation {names.INTENT} to try again"
-            step, events = report_failure(volume, _FAILED, message, self.terms)
-            return (
-                step
-                or _remove_pod_of(volume, cluster, why="no further attempt is made")
-                or give_back(volume, intent, cluster, self.reads)
-                or Wait(reason=message, events=events)
-            )
+            shown = failed(volume, _FAILED, message, self.terms)
+            if isinstance(shown, Patch):
+                return shown
+            stop = _remove_pod_of(volume, cluster, why="no further attempt is made")
+            return stop or give_back(volume, intent, cluster, self.reads) or shown
         # Only the leader goes on: another one may have another pod in mind.
         if intent.fence != cluster.fence():
             fence, installation = cluster.fence(), cluster.sealer.installation
@@ -293,7 +291,7 @@ class Scrub:
         progress = cluster.progress.volumes.get(volume.uid)
         # A failure is shown before the next try.
         why = progress.unreported_failure
-        if why and (step := report_failure(volume, _FAILED, why, self.terms)[0]) is not None:
+        if why and isinstance(step := failed(volume, _FAILED, why, self.terms), Patch):
             return step
         match progress.step:
             case BackendErased():
@@ -410,10 +408,12 @@ class Scrub:
         """Report the failure and remove the pod; after a pause start the next attempt, or give up."""
         volume, intent, cluster = self.volume, self.intent, self.cluster
         message = f"Recycle failed: failed to recycle volume: {intent.failed}"
-        step, events = report_failure(volume, _FAILED, message, self.terms)
+        shown = failed(volume, _FAILED, message, self.terms)
+        if isinstance(shown, Patch):
+            return shown
         # Two pods would erase at once, and the end of one say nothing about the other.
-        if (first := step or _remove_pod_of(volume, cluster, why="its attempt failed")) is not None:
-            return first
+        if (stop := _remove_pod_of(volume, cluster, why="its attempt failed")) is not None:
+            return stop
         limit = self.terms.scrub.attempts
         if intent.attempt >= limit:
             text = f"{message} (attempt {intent.attempt} of {limit}, the last)"
@@ -422,7 +422,7 @@ class Scrub:
         now = cluster.now().timestamp()
         if not intent.not_before:
             not_before = now + SCRUB_FAILED.delay(intent.attempt)
-            return self.note("pause before the next attempt", not_before=not_before, events=events)
+            return self.note("pause before the next attempt", not_before=not_before, events=shown.events)
         left = intent.not_before - now
         if 0 < left <= SCRUB_FAILED.ceiling:  # More than that means that a clock was put back.
             return Wait(reason=f"{message}; attempt {intent.attempt + 1} of {limit} follows", seconds=left)
