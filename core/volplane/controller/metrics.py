@@ -10,14 +10,12 @@ attributes are metrics; `metrics.lost[labels]` is one series. Code that the simu
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
-from prometheus_client.metrics_core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from volplane._shared import COLLECTORS
 from volplane.controller.workqueue import QueueCounters
@@ -35,8 +33,7 @@ _STORAGE_OPERATIONS: Final = frozenset({"provision", "delete", "recycle", "attac
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 MOST_SERIES: Final = 5_000
-"""Series of a metric whose labels tenants choose; what has other labels counts as `OTHER`."""
-OTHER: Final = "(other)"
+"""Series of a metric whose labels tenants choose; what has other labels counts as "(other)"."""
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -62,42 +59,12 @@ class Series(dict[tuple[str, ...], M]):
         child = self[labels] = self._metric.labels(*labels) if labels else self._metric
         return child
 
-    def clear(self) -> None:
-        """Remove every series, also from the metric."""
-        self._metric.clear()
-        super().clear()
-
     def show(self: Series[Gauge], values: Mapping[Any, float]) -> None:
         """Set the gauge to these values, by its label or its labels, and remove every other series."""
+        self._metric.clear()
         self.clear()
         for labels, value in values.items():
             self[labels if isinstance(labels, tuple) else (labels,)].set(value)
-
-
-class Inventory(Collector):
-    """A gauge of how many objects there are by labels that tenants choose. The series are made when they are read."""
-
-    def __init__(self, name: str, labels: tuple[str, ...], documentation: str) -> None:
-        self._description = name, documentation, labels
-        self.counts: collections.Counter[tuple[str, ...]] = collections.Counter()
-        """How many objects there are by the values of the labels; changed in the loop, read in any thread."""
-
-    def add(self, labels: tuple[str, ...], by: int) -> None:
-        """Count so many more, or fewer, objects with these labels."""
-        self.counts[labels] += by
-        if not self.counts[labels]:
-            del self.counts[labels]
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        name, documentation, labels = self._description
-        family = GaugeMetricFamily(name, documentation, labels=labels)
-        # dict() copies in one step of the interpreter; the loop may go on.
-        for number, (values, count) in enumerate(counts := list(dict(self.counts).items())):
-            if number == MOST_SERIES:
-                family.add_metric((OTHER,) * len(labels), sum(count for _, count in counts[number:]))
-                break
-            family.add_metric(values, count)
-        yield family
 
 
 class Metrics:
@@ -201,17 +168,19 @@ class Metrics:
         self.retroactive = counter("retroactive_storageclass_total", "Claims given the default class later")
         self.retroactive_errors = counter("retroactive_storageclass_errors_total", "The same, refused by the server")
         self.inventory = {
-            "total_pv": self._count("pv_collector_total_pv_count{plugin_name,volume_mode}", "Volumes"),
-            "bound_pv": self._count("pv_collector_bound_pv_count{storage_class}", "Bound volumes"),
-            "unbound_pv": self._count("pv_collector_unbound_pv_count{storage_class}", "Volumes that are not bound"),
-            "bound_pvc": self._count(
+            "total_pv": gauge("pv_collector_total_pv_count{plugin_name,volume_mode}", "Volumes"),
+            "bound_pv": gauge("pv_collector_bound_pv_count{storage_class}", "Bound volumes"),
+            "unbound_pv": gauge("pv_collector_unbound_pv_count{storage_class}", "Volumes that are not bound"),
+            "bound_pvc": gauge(
                 "pv_collector_bound_pvc_count{namespace,storage_class,volume_attributes_class}", "Bound claims"
             ),
-            "unbound_pvc": self._count(
+            "unbound_pvc": gauge(
                 "pv_collector_unbound_pvc_count{namespace,storage_class,volume_attributes_class}",
                 "Claims that are not bound",
             ),
         }
+        self.counted: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
+        """How many objects there are, by the key in `inventory` and the labels; changed in the loop."""
 
         # Attachments, under the names of the attach-detach controller.
         self.forced_detaches = gauge(
@@ -239,25 +208,23 @@ class Metrics:
         )
         self.lost = gauge("volplane_lost_volumes{driver}", "Volumes of distributed drivers whose node is gone")
 
-    def _describe(self, name: str, kind: str, documentation: str) -> tuple[str, tuple[str, ...]]:
-        """Describe a metric, and return its name and labels. name: with the labels, as in `name{label,other}`."""
+    def _make(self, kind: type[M], name: str, documentation: str, *buckets: tuple[float, ...]) -> Series[M]:
+        """Make a metric. name: with its labels, as in `name{label,other}`."""
         name, _, given = name.rstrip("}").partition("{")
         labels = tuple(given.split(",")) if given else ()
-        self.descriptions.append(Description(name, kind, labels, documentation))
-        return name, labels
-
-    def _count(self, name: str, documentation: str) -> Inventory:
-        inventory = Inventory(*self._describe(name, "gauge", documentation), documentation)
-        self.registry.register(inventory)
-        return inventory
-
-    def _make(self, kind: type[M], name: str, documentation: str, *buckets: tuple[float, ...]) -> Series[M]:
-        name, labels = self._describe(name, kind.__name__.lower(), documentation)
+        self.descriptions.append(Description(name, kind.__name__.lower(), labels, documentation))
         options: dict[str, Any] = {"buckets": buckets[0]} if buckets else {}
         return Series(kind(name, documentation, labels, registry=self.registry, **options))
 
     def exposition(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus. Called in one thread at a time."""
+        shown: dict[str, dict[tuple[str, ...], int]] = {what: {} for what in self.inventory}
+        # dict() copies in one step of the interpreter; the loop may go on.
+        for (what, labels), count in dict(self.counted).items():
+            key = labels if len(shown[what]) < MOST_SERIES else ("(other)",) * len(labels)
+            shown[what][key] = shown[what].get(key, 0) + count
+        for what, values in shown.items():
+            self.inventory[what].show(values)
         return generate_latest(self.registry)
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:

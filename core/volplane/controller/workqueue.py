@@ -262,7 +262,6 @@ class Flows:
         return True
 
     def _touch(self, flow: str) -> float:
-        """Mark the flow as active; return the time."""
         now = self._now()
         if self._concurrency is not None:
             self._active[flow] = now

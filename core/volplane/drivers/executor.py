@@ -316,7 +316,6 @@ class _Pool:
         return True
 
     def _serve(self, inbox: queue.SimpleQueue[PendingCall | None]) -> None:
-        """Perform the calls of an inbox, in its thread."""
         while (call := inbox.get()) is not None:
             call.perform()
             try:

@@ -246,7 +246,6 @@ def _volume(volume: Volume, cluster: ClusterState) -> Iterator[str]:
 
 
 def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:
-    """Return the attachments of the asset of the volume with this name."""
     found = cluster.volumes.get(volume)
     return cluster.attachments_of(found) if found is not None else list(cluster.attachments.by_index("volume", volume))
 

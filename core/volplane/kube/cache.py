@@ -272,23 +272,19 @@ class _Interner:
                 claim.volume_mode = sys.intern(claim.volume_mode)
 
     def _list(self, items: list[str] | None) -> list[str] | None:
-        if not items:
-            return items
-        key = tuple(items)
-        return self._lists.get(key) or _keep(self._lists, key, [sys.intern(item) for item in items])
+        return items and _kept(self._lists, tuple(items), lambda: [sys.intern(item) for item in items])
 
     def _map(self, items: dict[str, str] | None) -> dict[str, str] | None:
-        if not items:
-            return items
-        key = tuple(items.items())
-        return self._maps.get(key) or _keep(self._maps, key, _shared(items) or items)
+        return items and _kept(self._maps, tuple(items.items()), lambda: _shared(items) or items)
 
 
-def _keep(known: dict[K, V], key: K, value: V) -> V:
-    if len(known) >= _MOST_SHARED:
-        known.clear()
-    known[key] = value
-    return value
+def _kept(known: dict[K, V], key: K, make: Callable[[], V]) -> V:
+    found = known.get(key)
+    if found is None:
+        if len(known) >= _MOST_SHARED:
+            known.clear()
+        found = known[key] = make()
+    return found
 
 
 def _shared(items: dict[str, str] | None) -> dict[str, str] | None:

@@ -317,5 +317,4 @@ class PlacementHandlers:
 
 
 def _place(volume: Volume) -> tuple[object, ...]:
-    """Return what says to which node a volume belongs."""
     return volume.metadata.labels, volume.metadata.annotations, volume.spec.claim_ref

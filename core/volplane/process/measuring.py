@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
@@ -108,15 +109,11 @@ def _now() -> float:
 
 def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> Callable[[], None]:
     """Count the objects in the caches and follow their changes, until the returned function is called."""
-    leave = (_follow(volumes, _of_volume, metrics), _follow(claims, _of_claim, metrics))
-
-    def end() -> None:
-        for each in leave:
-            each()
-        for inventory in metrics.inventory.values():
-            inventory.counts.clear()
-
-    return end
+    leave = ExitStack()
+    leave.callback(metrics.counted.clear)
+    leave.callback(_follow(volumes, _of_volume, metrics))
+    leave.callback(_follow(claims, _of_claim, metrics))
+    return leave.close
 
 
 def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: Metrics) -> Callable[[], None]:
@@ -124,10 +121,11 @@ def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: 
         before = counts(old) if old is not None else ()
         after = counts(new) if new is not None else ()
         if before != after:
-            for what, labels in after:
-                metrics.inventory[what].add(labels, 1)
-            for what, labels in before:
-                metrics.inventory[what].add(labels, -1)
+            metrics.counted.update(after)
+            for counted in before:
+                metrics.counted[counted] -= 1
+                if not metrics.counted[counted]:
+                    del metrics.counted[counted]
 
     leave = cache.subscribe(changed)
     for obj in cache.values():

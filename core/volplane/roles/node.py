@@ -74,10 +74,8 @@ class OneNode(Beside):
             # node, and this one came back with a volume after all.
             ended = settle(claim, cluster, moved=True) if has_newer_intent(made, claim, cluster.sealer) else None
             return ended or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
-        terms = provision.Terms(
-            on_volume=node_metadata(node) if node is not None else {},
-            reschedule=self._give_back,
-        )
+        on_volume = node_metadata(node) if node is not None else {}
+        terms = provision.Terms(on_volume=on_volume, reschedule=self._give_back)
         return provision.decide_provision(claim, storage_class, cluster, reads, terms)
 
     def _give_back(self, claim: Claim, intent: ClaimIntent, cluster: ClusterState) -> Patch:

@@ -12,6 +12,7 @@ from volplane.process.measuring import count_inventory
 
 
 def value(metrics: Metrics, metric: str, /, **labels: str) -> float | None:
+    metrics.exposition()  # The gauges of objects are made as it is read.
     found: float | None = metrics.registry.get_sample_value(metric, labels)
     return found
 
@@ -144,6 +145,7 @@ def test_volumes_and_claims_are_counted_as_they_change() -> None:
 
 def unbound(metrics: Metrics) -> dict[str, float]:
     """The claims that are not bound, by class."""
+    metrics.exposition()
     samples = [sample for family in metrics.registry.collect() for sample in family.samples]
     name = "pv_collector_unbound_pvc_count"
     return {sample.labels["storage_class"]: sample.value for sample in samples if sample.name == name}

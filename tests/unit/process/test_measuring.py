@@ -19,6 +19,7 @@ PLUGIN = "shelf.example.com"
 
 def values(cluster: Any, *metrics: str) -> list[float | None]:
     """Of metrics as `name{label=value}`."""
+    cluster.metrics.exposition()  # The gauges of objects are made as it is read.
     found = []
     for metric in metrics:
         name, _, labels = metric.rstrip("}").partition("{")
