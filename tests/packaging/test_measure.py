@@ -130,7 +130,8 @@ def test_tests_are_known_by_their_names_and_classes() -> None:
 def test_what_replaces_a_test_is_there() -> None:
     rows = re.findall(r"^\| `\w+` \| (?:None|`(\w+)`)", (REPOSITORY / REPLACED).read_text("utf-8"), re.MULTILINE)
     assert len(rows) == len(replaced(REPOSITORY))
-    here = {name for path in (REPOSITORY / "tests").rglob("test_*.py") for name in names_in(path.read_text("utf-8"))}
+    files = (path for place in ("tests", "plugins") for path in (REPOSITORY / place).rglob("test_*.py"))
+    here = {name for path in files for name in names_in(path.read_text("utf-8"))}
     assert set(filter(None, rows)) <= here
 
 
