@@ -157,7 +157,7 @@ def test_a_directory_whose_new_place_is_removed_meanwhile_stays_a_volume(
                 model.leave(new_place, name)
 
     model.fault = somebody_removes_them
-    with pytest.raises(Unavailable, match="is archived by another call|was removed while it was made"):
+    with pytest.raises(Unavailable, match=r"is archived by another call|was removed while it was made"):
         site.delete(site.volume(made))
     model.fault = lambda _requests: None
     assert directory.children
