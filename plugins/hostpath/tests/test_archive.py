@@ -153,7 +153,7 @@ def test_a_mounted_directory_is_neither_archived_nor_forgotten(site: Any, monkey
     def in_use(*_: Any) -> None:
         raise VolumeInUse("it is mounted")
 
-    monkeypatch.setattr("volplane_hostpath.archive.refuse_in_use", in_use)
+    monkeypatch.setattr("volplane_hostpath.delete.refuse_in_use", in_use)
     with pytest.raises(VolumeInUse):
         site.delete(site.volume(asset))
     assert site.find() == asset

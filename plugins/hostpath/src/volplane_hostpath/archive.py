@@ -13,14 +13,13 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 
 from volplane import BackendError, Context
 from volplane.directory import CONTROL, ArchivedDirectory, CorruptMarker, decode_fields, expires_at, named_until
-from volplane_hostpath.delete import refuse_in_use
+from volplane_hostpath.delete import above_unused
 from volplane_hostpath.dirfd import (
     closing,
     create_file,
     entry_exists,
     names_in,
     open_directory,
-    open_path,
     read_file,
     remove_entry,
     split,
@@ -43,16 +42,10 @@ def archive_directory(root: Root, marker: VolumeMarker) -> float | None:
 
     A directory that is missing was moved by an earlier call.
     """
-    label, (parent, name) = f"{root.path}/{marker.path}", split(marker.path)
     with ExitStack() as opened:
-        # What is missing later is an error: the caller removes the directory that is not in the archive.
-        try:
-            above = opened.enter_context(closing(open_path(parent, root.fd, root.mount, label=root.path)))
-            directory = open_directory(name, above, root.mount, label=label, access=os.O_PATH)
-        except FileNotFoundError:
+        above = opened.enter_context(above_unused(root, marker.path))
+        if above is None:
             return None
-        with closing(directory):
-            refuse_in_use(root, directory, label)
         with suppress(FileExistsError):
             os.mkdir(ARCHIVE_FOLDER, 0o700, dir_fd=root.control)
             sync(root.control)
@@ -67,7 +60,7 @@ def archive_directory(root: Root, marker: VolumeMarker) -> float | None:
                 create_file(_MARKER, container, archive.content, durable=True)
                 sync(container)
                 sync(folder)
-                os.rename(name, _DATA, src_dir_fd=above, dst_dir_fd=container)
+                os.rename(split(marker.path)[1], _DATA, src_dir_fd=above, dst_dir_fd=container)
             except OSError:
                 _discard(folder, archive.name)
                 raise

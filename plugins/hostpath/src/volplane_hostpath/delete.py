@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
 from volplane.directory import ARCHIVE, CONTROL, RETAINED, CorruptMarker, entry_of, static_key
@@ -176,20 +177,30 @@ def refuse_mounted_above(root: Root, fd: int, label: str) -> None:
 
 def _take_away(root: Root, path: str, key: str, deadline: Deadline, *, static: bool = False) -> bool:
     """Remove the directory at the path or move it to the trash; False = not finished. It may be missing."""
-    label = f"{root.path}/{path}"
-    parent, name = split(path)
+    with above_unused(root, path, static=static) as above:
+        return above is None or _remove_or_move(root, split(path)[1], above, key, deadline)
+
+
+@contextmanager
+def above_unused(root: Root, path: str, *, static: bool = False) -> Iterator[int | None]:
+    """Open the directory above the one at the path, which nobody uses; None = one of both is missing.
+
+    What is missing later, such as the trash, is an error: it says nothing of the directory. Raises `VolumeInUse`.
+    """
+    label, (parent, name) = f"{root.path}/{path}", split(path)
     with ExitStack() as opened:
-        # What is missing later, as the trash, says nothing of the directory.
+        above: int | None = None
         try:
             above = opened.enter_context(closing(open_path(parent, root.fd, root.mount, label=root.path)))
             directory = open_directory(name, above, root.mount, label=label, access=os.O_PATH)
         except FileNotFoundError:
-            return True
-        with closing(directory):
-            if static:
-                refuse_mounted_above(root, directory, label)
-            refuse_in_use(root, directory, label)
-        return _remove_or_move(root, name, above, key, deadline)
+            above = None
+        else:
+            with closing(directory):
+                if static:
+                    refuse_mounted_above(root, directory, label)
+                refuse_in_use(root, directory, label)
+        yield above
 
 
 def _remove_or_move(root: Root, name: str, parent: int, key: str, deadline: Deadline) -> bool:
