@@ -493,14 +493,19 @@ async def test_a_claim_has_time_on_its_node_though_its_class_waits_for_no_node()
             assert cluster.node_of("late") not in ("", chosen), "a node that is not ready is left as the class says"
 
 
+async def make_one_that_grows(cluster: DistributedCluster) -> None:
+    """A volume of 1 GiB on node a, which has 10 GiB; node b has 8."""
+    cluster.create_class("local", parameters={names.PLACEMENT: "most-room"}, allowVolumeExpansion=True)
+    cluster.disks["b"].capacity_bytes = 8 * GIB
+    await cluster.advance(70)
+    cluster.create_claim("grows", "local", "1Gi")
+    await cluster.advance(70)
+    assert cluster.node_of("grows") == "a"
+
+
 async def test_a_claim_goes_to_no_node_whose_room_another_one_has_grown_into() -> None:
     async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
-        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"}, allowVolumeExpansion=True)
-        cluster.disks["b"].capacity_bytes = 8 * GIB
-        await cluster.advance(70)
-        cluster.create_claim("grows", "local", "1Gi")
-        await cluster.advance(70)
-        assert cluster.node_of("grows") == "a"
+        await make_one_that_grows(cluster)
         cluster.scripts["a"].add(requests("patch", "csistoragecapacities"), unanswered, times=1e9)
         grown = {"spec": {"resources": {"requests": {"storage": "6Gi"}}}}
         cluster.api.patch("persistentvolumeclaims", "grows", grown)
@@ -514,12 +519,7 @@ async def test_a_claim_goes_to_no_node_whose_room_another_one_has_grown_into() -
 async def test_a_claim_goes_to_no_node_whose_room_another_one_is_to_grow_into(asked: str, goes: str) -> None:
     """A growth that the node has no room for takes none."""
     async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
-        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"}, allowVolumeExpansion=True)
-        cluster.disks["b"].capacity_bytes = 8 * GIB
-        await cluster.advance(70)
-        cluster.create_claim("grows", "local", "1Gi")
-        await cluster.advance(70)
-        assert cluster.node_of("grows") == "a"
+        await make_one_that_grows(cluster)
         if goes == "b":
             cluster.failing.add("a")
         cluster.api.patch("persistentvolumeclaims", "grows", {"spec": {"resources": {"requests": {"storage": asked}}}})
@@ -538,11 +538,7 @@ async def test_a_claim_goes_to_no_node_whose_room_another_one_is_to_grow_into(as
 
 async def test_what_a_volume_is_to_grow_counts_whatever_other_claims_name_it() -> None:
     async with DistributedCluster(["a", "b"], capacity=10 * GIB) as cluster:
-        cluster.create_class("local", parameters={names.PLACEMENT: "most-room"}, allowVolumeExpansion=True)
-        cluster.disks["b"].capacity_bytes = 8 * GIB
-        await cluster.advance(70)
-        cluster.create_claim("grows", "local", "1Gi")
-        await cluster.advance(70)
+        await make_one_that_grows(cluster)
         await cluster.kill("a")
         cluster.api.patch("persistentvolumeclaims", "grows", {"spec": {"resources": {"requests": {"storage": "6Gi"}}}})
         spec = cluster.claim("grows")["spec"]

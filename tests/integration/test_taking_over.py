@@ -7,7 +7,8 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,11 @@ class Site:
 
     # --- commands of the page -----------------------------------------------------------------------------------
 
-    async def run(self, command: str) -> None:
+    async def run(self, *commands: str) -> None:
+        for command in commands:
+            await self._run(command)
+
+    async def _run(self, command: str) -> None:
         words = shlex.split(command)
         if words[:2] == ["volplane", "adopt"]:
             assert words[2:4] == ["--from", "ebs.csi.aws.com"]
@@ -274,6 +279,17 @@ class Site:
         await self.cluster.wait_for(reached, 600.0, what)
 
 
+@asynccontextmanager
+async def served(cloud: Any, *, stopped: bool = True) -> AsyncIterator[Site]:
+    """A cluster that the official driver serves. stopped: else volplane runs from the start."""
+    async with Cluster({cloud.name: cloud.driver}) as cluster:
+        if stopped:
+            await cluster.controllers.stop()
+        site = Site(cluster, cloud)
+        await site.begin()
+        yield site
+
+
 def blocks() -> list[list[str]]:
     """The commands of each block of the page."""
     found = re.findall(r"```console\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
@@ -284,13 +300,10 @@ def blocks() -> list[list[str]]:
 async def test_volumes_of_the_official_driver_are_taken_over_and_given_back_while_pods_write(cloud: Any) -> None:
     swap, look, take, back, leave = blocks()
     cloud = cloud()
-    async with Cluster({cloud.name: cloud.driver}) as cluster:
-        await cluster.controllers.stop()
-        site = Site(cluster, cloud)
-        await site.begin()
+    async with served(cloud) as site:
+        cluster = site.cluster
         old = cloud.handles()
-        for command in [*swap, *look]:
-            await site.run(command)
+        await site.run(*swap, *look)
         assert {(each.volume, each.obstacle) for each in site.plans[-1]} == {("pvc-0", ""), ("pvc-1", "")}
         assert PROVISIONER in site.finalizers("pvc-1")  # Nothing was done.
         await site.run(*take)
@@ -310,8 +323,7 @@ async def test_volumes_of_the_official_driver_are_taken_over_and_given_back_whil
         assert cloud.handles() == {site.handle("pvc-0"), site.handle(made["metadata"]["name"])}
         assert len(old & cloud.handles()) == 1
         # Back: the finalizers say who reclaims, and volplane keeps away even while it runs.
-        for command in back:
-            await site.run(command)
+        await site.run(*back)
         names = {"pvc-0", made["metadata"]["name"]}
         assert {(each.volume, each.obstacle) for each in site.plans[-1]} == {(name, "") for name in names}
         kept = {"kubernetes.io/pv-protection", PROVISIONER}
@@ -321,11 +333,9 @@ async def test_volumes_of_the_official_driver_are_taken_over_and_given_back_whil
         await cluster.advance(120)
         assert site.api.get("persistentvolumes", made["metadata"]["name"])["status"]["phase"] == "Released"
         assert len(cloud.handles()) == 2
-        for command in leave:
-            await site.run(command)
+        await site.run(*leave)
         # And once more: what was given back can be taken again, with what volplane had made.
-        for command in [*swap, *take]:
-            await site.run(command)
+        await site.run(*swap, *take)
         await cluster.advance(120)
         assert cloud.handles() == {site.handle("pvc-0")}
         assert cloud.fake.calls[cloud.detach] == 1  # When the pod moved.
@@ -333,9 +343,8 @@ async def test_volumes_of_the_official_driver_are_taken_over_and_given_back_whil
 
 async def test_nothing_is_taken_over_while_a_pod_of_the_official_controller_runs() -> None:
     cloud = Ec2()
-    async with Cluster({cloud.name: cloud.driver}) as cluster:
-        site = Site(cluster, cloud)
-        await site.begin()
+    async with served(cloud, stopped=False) as site:
+        cluster = site.cluster
         await cluster.advance(30)
         adoption = cluster.controllers.plane.adoption
         why = "the controller of ebs.csi.aws.com runs in pod kube-system/controller-0: stop it first"
@@ -359,9 +368,8 @@ async def test_nothing_is_taken_over_while_a_pod_of_the_official_controller_runs
 
 async def test_where_gke_hides_the_controller_a_person_must_say_that_it_is_stopped() -> None:
     cloud = ComputeEngine()
-    async with Cluster({cloud.name: cloud.driver}) as cluster:
-        site = Site(cluster, cloud)
-        await site.begin()
+    async with served(cloud, stopped=False) as site:
+        cluster = site.cluster
         site.scale_official(0)
         await cluster.advance(5)
         (why,) = {each.obstacle for each in await cluster.controllers.plane.adoption.plan(cloud.name)}
@@ -374,12 +382,9 @@ async def test_where_gke_hides_the_controller_a_person_must_say_that_it_is_stopp
 async def test_an_adoption_that_is_asked_for_again_while_it_waits_is_finished() -> None:
     swap, *_ = blocks()
     cloud = ComputeEngine()
-    async with Cluster({cloud.name: cloud.driver}) as cluster:
-        await cluster.controllers.stop()
-        site = Site(cluster, cloud)
-        await site.begin()
-        for command in swap:
-            await site.run(command)
+    async with served(cloud) as site:
+        cluster = site.cluster
+        await site.run(*swap)
         adoption = cluster.controllers.plane.adoption
         await adoption.start(cloud.name, stopped=True)
         await asyncio.sleep(0.5)  # Labels are being written.
@@ -392,12 +397,9 @@ async def test_an_adoption_that_is_asked_for_again_while_it_waits_is_finished() 
 async def test_a_volume_that_is_deleted_between_the_writes_of_its_adoption_is_adopted_and_goes() -> None:
     swap, look, take, _, _ = blocks()
     cloud = Ec2()
-    async with Cluster({cloud.name: cloud.driver}) as cluster:
-        await cluster.controllers.stop()
-        site = Site(cluster, cloud)
-        await site.begin()
-        for command in swap:
-            await site.run(command)
+    async with served(cloud) as site:
+        cluster = site.cluster
+        await site.run(*swap)
         # As if its policy had been printed without --former.
         denied: Any = {"kind": FaultKind.REFUSE, "code": "UnauthorizedOperation", "status": 403}
         cloud.fake.faults.add(Fault(action="CreateTags", times=2, **denied))
@@ -407,8 +409,7 @@ async def test_a_volume_that_is_deleted_between_the_writes_of_its_adoption_is_ad
         await site.until(
             "it goes", lambda: "deletionTimestamp" in site.api.get("persistentvolumes", "pvc-1")["metadata"]
         )
-        for command in [*look, *take]:
-            await site.run(command)
+        await site.run(*look, *take)
         assert {(each.volume, each.obstacle) for each in site.plans[-1]} == {("pvc-0", ""), ("pvc-1", "")}
         await cluster.advance(900)
         assert site.api.get("persistentvolumes", "pvc-1") is None
@@ -418,32 +419,27 @@ async def test_a_volume_that_is_deleted_between_the_writes_of_its_adoption_is_ad
 async def test_volumes_of_an_official_driver_that_wrote_no_finalizer_are_its_own_until_they_are_taken_over() -> None:
     swap, look, take, back, _ = blocks()
     cloud = Ec2()
-    async with Cluster({cloud.name: cloud.driver}) as cluster:
-        await cluster.controllers.stop()
-        site = Site(cluster, cloud)
-        await site.begin()
+    async with served(cloud) as site:
+        cluster = site.cluster
         kept = ["kubernetes.io/pv-protection"]
         site.api.patch("persistentvolumes", "pvc-0", {"metadata": {"finalizers": [*kept, site.attacher]}}, "")
         site.api.patch("persistentvolumes", "pvc-0", {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}, "")
         site.api.patch("persistentvolumes", "pvc-1", {"metadata": {"finalizers": kept}}, "")
-        for command in [*swap, *back]:
-            await site.run(command)
+        await site.run(*swap, *back)
         assert site.plans[-1] == []
         assert site.finalizers("pvc-1") == set(kept)
         # What is to be deleted waits for the adoption, and then goes.
         site.api.delete("persistentvolumeclaims", "data-1", "default")
         await cluster.advance(120)
         assert len(cloud.handles()) == 2
-        for command in [*look, *take]:
-            await site.run(command)
+        await site.run(*look, *take)
         assert {(each.volume, each.obstacle) for each in site.plans[-1]} == {("pvc-0", ""), ("pvc-1", "")}
         await cluster.advance(120)
         assert site.api.get("persistentvolumes", "pvc-1") is None
         assert cloud.handles() == {site.handle("pvc-0")}
         assert site.api.get("persistentvolumes", "pvc-0")["metadata"]["annotations"][HANDLE] == site.handle("pvc-0")
         # What was given back stays the official driver's, whatever its policy becomes.
-        for command in back:
-            await site.run(command)
+        await site.run(*back)
         site.api.patch("persistentvolumes", "pvc-0", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}, "")
         await cluster.advance(60)
         assert site.finalizers("pvc-0") == {*kept, site.attacher}
@@ -453,20 +449,16 @@ async def test_volumes_of_an_official_driver_that_wrote_no_finalizer_are_its_own
 async def test_what_the_official_controller_has_put_its_finalizer_on_meanwhile_is_taken_over_once_more() -> None:
     swap, look, take, back, _ = blocks()
     cloud = Ec2()
-    async with Cluster({cloud.name: cloud.driver}) as cluster:
-        await cluster.controllers.stop()
-        site = Site(cluster, cloud)
-        await site.begin()
-        for command in [*swap, *take]:
-            await site.run(command)
+    async with served(cloud) as site:
+        cluster = site.cluster
+        await site.run(*swap, *take)
         # Somebody has started it for a moment.
         held = ["kubernetes.io/pv-protection", RECLAIM, PROVISIONER]
         site.api.patch("persistentvolumes", "pvc-1", {"metadata": {"finalizers": held}}, "")
         site.api.delete("persistentvolumeclaims", "data-1", "default")
         await cluster.advance(120)
         assert len(cloud.handles()) == 2
-        for command in [*look, *take]:
-            await site.run(command)
+        await site.run(*look, *take)
         assert [(each.volume, each.obstacle) for each in site.plans[-1]] == [("pvc-1", "")]
         await cluster.advance(120)
         assert site.api.get("persistentvolumes", "pvc-1") is None
