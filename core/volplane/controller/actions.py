@@ -130,7 +130,8 @@ def operation_name(verb: str, key: str, uid: str) -> str:
     return f"{verb}-{key}[{uid}]"
 
 
-Action = Patch | Create | Delete | Read | Run | Wait | Settled
+Ending = Wait | Settled | Run
+Action = Patch | Create | Delete | Read | Ending
 
 
 class LiveReads:

@@ -23,6 +23,7 @@ from volplane.controller.actions import (
     Create,
     Decide,
     Delete,
+    Ending,
     EventRecord,
     Flow,
     LiveReads,
@@ -32,7 +33,6 @@ from volplane.controller.actions import (
     Recorder,
     Run,
     Settled,
-    Wait,
     started,
     warning,
 )
@@ -210,7 +210,7 @@ class Runner:
             action = self.decide(key, reads)
             if isinstance(action, Run) and written:
                 action = msgspec.structs.replace(action, live=True)
-            if isinstance(action, Wait | Settled | Run):
+            if isinstance(action, Ending):
                 return self._end_pass(key, action)
             try:
                 await self._perform(key, action, reads)
@@ -250,7 +250,7 @@ class Runner:
         for event in action.events:
             self.recorder.record(event)
 
-    def _end_pass(self, key: str, action: Wait | Settled | Run) -> str:
+    def _end_pass(self, key: str, action: Ending) -> str:
         """Perform what ends a pass; return how it ended, for metrics."""
         if isinstance(action, Run):
             try:

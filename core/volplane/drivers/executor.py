@@ -159,8 +159,10 @@ class PendingCall:
     """Done once the hook has returned or its deadline is past, whichever comes first."""
     begun: float | None = None
     """Loop time at which a thread took it."""
+    entered: bool = False
+    """Its thread runs: it may have waited for the interpreter's lock, which more threads would make scarcer."""
     performed: bool = False
-    """The hook has returned; set in its thread."""
+    """The hook has returned; set in its thread, as `entered` is."""
     value: Any = None
     error: BaseException | None = None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -174,6 +176,7 @@ class PendingCall:
 
     def perform(self) -> None:
         """Run the hook in the current thread. Never raises."""
+        self.entered = True
         try:
             self.value = self.context.run(self.fn)
         except BaseException as error:  # noqa: BLE001 - it is raised again where the result is awaited
@@ -287,7 +290,7 @@ class _Pool:
         """Start so many of the waiting calls if no thread will soon be free for them; else look again later."""
         now = self._loop.time()
         # The loop may not know yet that a call has ended, so `performed` is asked too.
-        if all(not call.performed and now - (call.begun or 0.0) >= SLOW_AFTER for call in self.calls):
+        if all(each.entered and not each.performed and now - (each.begun or 0.0) >= SLOW_AFTER for each in self.calls):
             for _ in range(most):
                 self._begin()
         if self.waiting and self._timer is None and (self._idle or self._threads < self._size):

@@ -415,12 +415,12 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     the finalizer from a claim that still waits, it is added again, as no intent is worked on without it; with it the
     record, if this process has begun to make the asset.
     """
-    if cluster.begun(claim.uid) and not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+    held = claim.has_finalizer(names.PROVISIONING_FINALIZER)
+    if not held and not claim.terminating and cluster.begun(claim.uid):
         lost, why = cluster.intent_of(claim), "restore the record of what was begun"
         if lost is not None and not claim_elsewhere(claim, cluster):
             return claim_conflict(claim, lost.driver, cluster) or record_intent(claim, lost, cluster, why=why)
-    bound = bool(claim.spec.volume_name) or claim.bound
-    if (claim.terminating or bound) and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
+    if not held and (claim.terminating or claim.spec.volume_name or claim.bound):
         return None
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
     if intent is None or intent.fence == cluster.fence() or not cluster.has_driver(intent.driver):

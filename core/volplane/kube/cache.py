@@ -240,7 +240,12 @@ class _Interner:
     _maps: dict[tuple[tuple[str, str], ...], dict[str, str]] = field(default_factory=dict)
 
     def share(self, obj: KubeObject) -> None:
-        """Replace, in place, parts of `obj` that are equal to parts of objects seen before."""
+        """Replace, in place, parts of `obj` that are equal to parts of objects seen before.
+
+        What is Pending is left as it is: it is soon replaced by another version, and most of the work is for nothing.
+        """
+        if isinstance(obj, Volume | Claim) and obj.status.phase in ("", "Pending"):
+            return
         meta = obj.metadata
         meta.namespace = sys.intern(meta.namespace)
         meta.finalizers = self._list(meta.finalizers)
@@ -272,19 +277,23 @@ class _Interner:
                 claim.volume_mode = sys.intern(claim.volume_mode)
 
     def _list(self, items: list[str] | None) -> list[str] | None:
-        return items and _kept(self._lists, tuple(items), lambda: [sys.intern(item) for item in items])
+        if not items:
+            return items
+        found = self._lists.get(key := tuple(items))
+        return found or _keep(self._lists, key, [sys.intern(item) for item in items])
 
     def _map(self, items: dict[str, str] | None) -> dict[str, str] | None:
-        return items and _kept(self._maps, tuple(items.items()), lambda: _shared(items) or items)
+        if not items:
+            return items
+        found = self._maps.get(key := tuple(items.items()))
+        return found or _keep(self._maps, key, _shared(items) or items)
 
 
-def _kept(known: dict[K, V], key: K, make: Callable[[], V]) -> V:
-    found = known.get(key)
-    if found is None:
-        if len(known) >= _MOST_SHARED:
-            known.clear()
-        found = known[key] = make()
-    return found
+def _keep(known: dict[K, V], key: K, value: V) -> V:
+    if len(known) >= _MOST_SHARED:
+        known.clear()
+    known[key] = value
+    return value
 
 
 def _shared(items: dict[str, str] | None) -> dict[str, str] | None:

@@ -238,7 +238,7 @@ class Claim(KubeObject):
     @property
     def bound(self) -> bool:
         """Whether a binder has completed the bind: the annotation says so, also when the volume is lost."""
-        return self.annotation(BIND_COMPLETED) is not None
+        return BIND_COMPLETED in (self.metadata.annotations or ())
 
 
 class TopologyTerm(Fields):

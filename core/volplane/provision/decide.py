@@ -291,9 +291,11 @@ def restore_annotations(claim: Claim, cluster: ClusterState) -> Action | None:
     Only while the claim has its record. A process that does not know the asset asks the driver first. None if nothing
     is missing.
     """
-    step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
     volume = cluster.volumes.get(volume_name_of(claim))
-    if volume is None or intent is None or not record.settled_metadata(claim) or not refers_to(volume, claim):
+    if volume is None or not record.settled_metadata(claim) or not refers_to(volume, claim):
+        return None
+    step, intent = cluster.progress.claims.get(claim.uid).step, cluster.intent_of(claim)
+    if intent is None:
         return None
     driver = cluster.drivers.get(intent.driver)
     storage_class = cluster.classes.get(class_of_claim(claim) or "")

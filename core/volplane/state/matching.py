@@ -161,7 +161,7 @@ def reference_to(claim: Claim) -> dict[str, str | None]:
 def refers_to(volume: Volume, claim: KubeObject) -> bool:
     """Return whether the volume refers to this claim by its uid."""
     reference = volume.spec.claim_ref
-    return reference is not None and bool(reference.uid) and reference.uid == claim.uid
+    return reference is not None and reference.uid != "" and reference.uid == claim.metadata.uid
 
 
 def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> str:
@@ -378,7 +378,8 @@ class WaitingClaims:
 
 def _queue_of(demand: Demand) -> tuple[_Queue, _Shape]:
     """Return the queue of a demand, by a label that its selector needs ("" = none); equal if only the size differs."""
-    selector = demand.selector or LabelSelector()
+    if (selector := demand.selector) is None:
+        return (demand.place, ""), (tuple(sorted(demand.access_modes)), b"null")
     needs = (each for each in selector.match_expressions or () if each.operator == "In" and len(each.values or ()) == 1)
     labels = {each.key: value for each in needs for value in each.values or ()} | (selector.match_labels or {})
     shape = tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")

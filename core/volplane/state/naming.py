@@ -50,7 +50,7 @@ _PD_HANDLE: Final = re.compile(r"projects/([^/]+)/((?:zones|regions)/[^/]+)/disk
 
 def volume_name_of(claim: Claim) -> str:
     """Return the name of the volume, and of the asset, that is made for the claim."""
-    return f"pvc-{claim.uid}"
+    return f"pvc-{claim.metadata.uid}"
 
 
 def nodes_namespace(namespace: str) -> str:

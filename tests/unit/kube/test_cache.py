@@ -229,7 +229,8 @@ def test_equal_parts_of_objects_are_kept_once(cache: Cache[Volume]) -> None:
     def made(name: str) -> Volume:
         text = """{"metadata": {"name": "%s", "uid": "%s", "resourceVersion": "1",
                   "annotations": {"pv.kubernetes.io/provisioned-by": "x"}},
-                  "spec": {"storageClassName": "fast", "capacity": {"storage": "1Gi"}}}"""
+                  "spec": {"storageClassName": "fast", "capacity": {"storage": "1Gi"}},
+                  "status": {"phase": "Available"}}"""
         return msgspec.json.decode(text % (name, name), type=Volume)
 
     cache.observe(made("a"))

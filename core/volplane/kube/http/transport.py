@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +23,8 @@ from volplane.kube.transport import LineStream, Request, Response
 
 _LOOK_SECONDS = 30.0
 """How long a watch that was refused waits for other credentials."""
+_PLAIN = re.compile("[A-Za-z0-9/:._~-]*")
+"""What needs no quoting."""
 
 
 class HttpTransport:
@@ -120,7 +123,8 @@ class HttpTransport:
             pool.drop_idle()
 
     def _bytes_of(self, request: Request, identity: Identity) -> bytes:
-        target = quote(self._prefix + request.path, safe="/:")
+        path = self._prefix + request.path
+        target = path if _PLAIN.fullmatch(path) else quote(path, safe="/:")
         if request.query:
             target = f"{target}?{urlencode(request.query)}"
         lines = [f"{request.method} {target} HTTP/1.1\r\n{self._host}"]
