@@ -15,9 +15,10 @@ from bench.backends import PLUGINS
 from bench.objects import DRIVER
 
 from volplane.cli.framework import eventloop
-from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
+from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.http import HttpAddress
 from volplane.controller.metrics import Metrics
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport

@@ -17,9 +17,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
+from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.controller.config import Configuration, DriverSettings
-from volplane.controller.http import read_token
+from volplane.controller.http import HttpAddress, read_token
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound

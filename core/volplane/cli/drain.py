@@ -322,9 +322,7 @@ def _table(console: Console, held: Sequence[Held]) -> None:
         return
     console.heading("Held by volplane")
     rows = [(each.kind, each.key, each.phase, each.driver or "?", each.asset or "-", each.why) for each in held]
-    console.table(("KIND", "NAME", "PHASE", "DRIVER", "ASSET", "BY"), rows[:MOST_ROWS])
-    if len(rows) > MOST_ROWS:
-        console.note(f"and {len(rows) - MOST_ROWS} more")
+    console.table(("KIND", "NAME", "PHASE", "DRIVER", "ASSET", "BY"), rows, most=MOST_ROWS)
 
 
 async def _check_controllers(client: Client, namespace: str, address: str, mode: str) -> None:
@@ -351,5 +349,5 @@ def _report(console: Console, left: Sequence[Leftover]) -> None:
         console.done("nothing is held any more")
         return
     console.failed(f"{len(left)} still held")
-    rows = [(each.held.kind, each.held.key, each.held.driver or "?", "; ".join(each.by)) for each in left[:MOST_ROWS]]
-    console.table(("KIND", "NAME", "DRIVER", "HELD BY"), rows)
+    rows = [(each.held.kind, each.held.key, each.held.driver or "?", "; ".join(each.by)) for each in left]
+    console.table(("KIND", "NAME", "DRIVER", "HELD BY"), rows, most=MOST_ROWS)

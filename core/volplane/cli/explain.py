@@ -179,13 +179,11 @@ def status(
         console.table(("KIND", "PHASE", "COUNT"), rows)
         if waiting:
             console.heading("Waiting")
-            console.table(("KIND", "NAME", "PHASE", "REASON"), waiting[:MOST_ROWS])
-        if len(waiting) > MOST_ROWS:
-            console.note(f"and {len(waiting) - MOST_ROWS} more; -o json shows all")
+            console.table(("KIND", "NAME", "PHASE", "REASON"), waiting, most=MOST_ROWS)
         if operations:
             console.heading("Operations")
             shown = [(each["name"], each["driver"], each["phase"], each["error"] or "-") for each in operations]
-            console.table(("NAME", "DRIVER", "PHASE", "LAST ERROR"), shown[:MOST_ROWS])
+            console.table(("NAME", "DRIVER", "PHASE", "LAST ERROR"), shown, most=MOST_ROWS)
     else:
         names = ("kind", "name", "phase", "reason")
         content = {

@@ -145,13 +145,12 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
         console.line("nothing found")
         return
     rows = []
-    for each in ordered[:MOST_ROWS]:
+    for each in ordered:
         names = (each["verdict"], each["driver"], each["handle"] or "-", each["volume"] or "-")
         seen = (each["first_seen"], "yes" if each["confirmed"] else "no", each["detail"])
         rows.append((*names, size_text(each["capacity_bytes"]), age_text(each["age_seconds"]), *seen))
-    console.table(("VERDICT", "DRIVER", "HANDLE", "VOLUME", "SIZE", "AGE", "FIRST SEEN", "CONFIRMED", "DETAIL"), rows)
-    if len(ordered) > MOST_ROWS:
-        console.note(f"and {len(ordered) - MOST_ROWS} more; -o json shows all")
+    headers = ("VERDICT", "DRIVER", "HANDLE", "VOLUME", "SIZE", "AGE", "FIRST SEEN", "CONFIRMED", "DETAIL")
+    console.table(headers, rows, most=MOST_ROWS)
 
 
 def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:

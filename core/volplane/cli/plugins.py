@@ -93,7 +93,6 @@ def show(
 
 
 def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrivers) -> dict[str, Any]:
-    found = installed.entries.get((kind, name))
     mine: list[str] = []
     hooks: frozenset[str] = frozenset()
     error = ""
@@ -118,7 +117,7 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
     return {
         "kind": kind,
         "name": name,
-        "distribution": found.distribution if found is not None else "",
+        "distribution": installed.entries[kind, name].distribution,
         "drivers": mine,
         "hooks": sorted(hooks),
         "error": error,

@@ -12,7 +12,7 @@ from typing import Annotated
 from typer import Option
 
 from volplane.cli.framework import eventloop
-from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
+from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.cli.framework.options import (
     DEFAULT_NAMESPACE,
     ConfigFile,
@@ -25,6 +25,7 @@ from volplane.cli.framework.options import (
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane.controller.controller import FORCE_DETACH_AFTER
+from volplane.controller.http import HttpAddress
 from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client

@@ -67,6 +67,19 @@ def test_an_empty_table_is_its_headers() -> None:
     assert out.getvalue() == "NAME\n"
 
 
+def test_a_table_says_how_many_rows_it_leaves_out() -> None:
+    out = io.StringIO()
+    Console(out).table(["NAME"], [["a"], ["b"], ["c"]], most=2)
+    assert out.getvalue() == "NAME\na\nb\nand 1 more; -o json shows all\n"
+
+
+def test_a_style_ends_with_its_text(terminal: Terminal) -> None:
+    console = Console(terminal, terminal, colour=True)
+    console.sentence("plain")
+    console.note("dim")
+    assert terminal.getvalue() == "  plain\n\x1b[2mdim\x1b[0m\n"
+
+
 def test_progress_in_a_pipe_is_a_line_at_the_start_and_one_at_the_end() -> None:
     err = io.StringIO()
     with Console(io.StringIO(), err).progress("making claims", 2) as progress:

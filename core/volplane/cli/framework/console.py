@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal, TextIO
@@ -89,16 +89,17 @@ class Console:
         """Write a result that is not as it should be, marked "FAIL". The command then exits with code 1."""
         self._marked("FAIL", "red", text)
 
-    def table(self, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, most: int | None = None) -> None:
         """Write columns as wide as their widest cell. Cells that are phases are coloured.
 
-        On a narrow terminal cells are broken between words. In a pipe each row stays one line.
+        On a narrow terminal cells are broken between words. In a pipe each row stays one line. most: rows to write at
+        most; a note says how many are left out.
         """
         from rich.table import Table  # noqa: PLC0415 - start-up time
         from rich.text import Text  # noqa: PLC0415
 
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-        cells = [[sanitize(cell) for cell in row] for row in rows]
+        cells = [[sanitize(cell) for cell in row] for row in rows[:most]]
         for column, header in enumerate(headers):
             words = [word for row in cells for word in row[column].split()]
             # Words are never cut: people copy names.
@@ -110,6 +111,8 @@ class Console:
             console.print(table, crop=False)
         for line in rendered.get().splitlines():
             self._write(_PADDING.sub(r"\1", line))
+        if len(rows) > len(cells):
+            self.note(f"and {len(rows) - len(cells)} more; -o json shows all")
 
     def data(self, value: object, output: Output) -> None:
         """Write a result for programs: JSON or YAML of anything that msgspec can encode, never coloured.
@@ -152,13 +155,13 @@ class Console:
 
     def _marked(self, mark: str, colour: str, text: str) -> None:
         first, *others = self._broken(f"{mark:<6}{sanitize(text)}", 6)
-        self._write(f"{self._styled(mark, fg=colour, bold=True)}{first[len(mark) :]}")
+        self._write(f"{typer.style(mark, fg=colour, bold=True)}{first[len(mark) :]}")
         for line in others:
             self._write(line)
 
     def _paragraph(self, text: str, indent: int, *, bold: bool | None = None, dim: bool | None = None) -> None:
         for line in self._broken(sanitize(text), indent):
-            self._write(self._styled(line, bold=bold, dim=dim))
+            self._write(typer.style(line, bold=bold, dim=dim, reset=bool(bold or dim)))
 
     def _broken(self, text: str, indent: int) -> list[str]:
         """Break a text into lines that fit the terminal, without cutting words. Later lines are indented."""
@@ -169,16 +172,12 @@ class Console:
         )
 
     def _write(self, text: str) -> None:
+        # Without colour, typer takes the styles out again.
         typer.echo(text, file=self._out, color=self._colour_out)
         self._out.flush()
 
     def _write_err(self, word: str, colour: str, text: str, *, bold: bool | None = None) -> None:
-        shown = typer.style(word, fg=colour, bold=bold) if self._colour_err else word
-        typer.echo(f"{shown} {text}", file=self._err, color=self._colour_err)
-
-    def _styled(self, text: str, *, fg: str | None = None, bold: bool | None = None, dim: bool | None = None) -> str:
-        plain = not self._colour_out or (fg is None and bold is None and dim is None)
-        return sanitize(text) if plain else typer.style(sanitize(text), fg=fg, bold=bold, dim=dim)
+        typer.echo(f"{typer.style(word, fg=colour, bold=bold)} {text}", file=self._err, color=self._colour_err)
 
 
 class Progress:

@@ -19,8 +19,6 @@ from volplane.process.control_plane import ControlPlane
 from volplane.process.process import ControllerProcess
 from volplane.state.matching import capacity_of
 
-__all__ = ["HttpAddress", "serve_endpoints"]
-
 RFC_3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 

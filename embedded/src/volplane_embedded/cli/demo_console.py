@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 from volplane._messages import sanitize
 from volplane.cli.framework.console import COLOURS, Console
 
@@ -17,7 +19,9 @@ class DemoConsole(Console):
         head = f"  {kind:<7} {sanitize(name):<40} "
         detail = sanitize(detail)
         fits = len(head) + max(9, len(sanitize(phase))) + 1 + len(detail) <= self._width
-        shown = self._styled(f"{phase:<9}" if fits and detail else phase, fg=COLOURS.get(phase))
+        shown = sanitize(f"{phase:<9}" if fits and detail else phase)
+        if colour := COLOURS.get(phase):
+            shown = typer.style(shown, fg=colour)
         self._write(f"{head}{shown} {detail}".rstrip() if fits else f"{head}{shown}")
         if not fits:
             self._paragraph(f"{'':<10}{detail}", 12)

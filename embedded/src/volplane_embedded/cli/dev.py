@@ -14,10 +14,11 @@ import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.endpoints import HttpAddress, serve_endpoints
+from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.cli.framework.options import ConfigFile, Verbose
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
+from volplane.controller.http import HttpAddress
 from volplane.drivers.driver import DriverStatus
 from volplane.errors import ConfigurationError
 from volplane_embedded.cli.development_cluster import DevelopmentCluster, Directories, development_cluster
