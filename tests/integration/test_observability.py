@@ -108,6 +108,18 @@ async def test_a_leader_says_on_its_lease_which_drivers_of_the_last_one_are_not_
     assert "not served any more: gone.example.com. " in said
 
 
+@pytest.mark.real_time
+async def test_what_a_stopped_controller_counted_of_its_caches_is_void(tmp_path: Path) -> None:
+    async with observed(tmp_path) as site:
+        await site.make_claim("early")
+
+        async def counted() -> bool:
+            return any(name.startswith("pv_collector_unbound_pvc_count") for name in await scraped(site))
+
+        await site.until("the claim is counted", counted)
+    assert b"\npv_collector_" not in site.metrics.exposition()
+
+
 async def scraped(site: Site) -> dict[str, float]:
     """Every sample as `name{label=value,…}`, histograms by count."""
     status, text = await site.get("/metrics")

@@ -112,7 +112,6 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         monotonic=LoopTime(),
         fence=parts.fence,
     )
-    measured = MeasuredHooks(calls, cluster.claims, cluster.volumes, metrics) if metrics is not None else None
     queues: defaultdict[str, LateQueue] = defaultdict(LateQueue)
     deps = OperationDeps(
         cluster=cluster,
@@ -120,7 +119,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         reads=parts.client,
         drivers=drivers,
         loaded=parts.loaded,
-        hooks=measured or calls,
+        hooks=calls if metrics is None else MeasuredHooks(calls, cluster.claims, cluster.volumes, metrics),
         registry=operations,
         recorder=parts.recorder,
         metrics=metrics,
@@ -184,7 +183,6 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         leak_repair=LeakRepair(check, deps, dispatcher),
         adoption=Adoption(check, deps, dispatcher),
         attachments=AttachmentComparison(deps, queues[duties.ATTACHES].enqueue) if attaches else None,
-        close=measured.close if measured is not None else lambda: None,
     )
     return plane
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -69,8 +69,6 @@ class ControlPlane:
     adoption: Adoption
     attachments: AttachmentComparison | None
     """None where none are served."""
-    close: Callable[[], None]
-    """Ends the metrics of the caches."""
     restored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the API server turns out to be restored from a backup: what this process knows may never have been."""
 
@@ -128,10 +126,7 @@ class ControlPlane:
         async with asyncio.TaskGroup() as group:
             reflecting = [group.create_task(reflector.run()) for reflector in self.reflectors]
             working = [group.create_task(runner.run(), name=runner.name) for runner in self.runners]
-            try:
-                await asyncio.wait(working)
-            finally:
-                self.close()
+            await asyncio.wait(working)
             for task in reflecting:
                 task.cancel()
 

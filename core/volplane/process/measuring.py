@@ -9,8 +9,8 @@ that a scrape walks no cache, under names and labels of the reference controller
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
@@ -50,8 +50,7 @@ class MeasuredHooks:
         self._deleting: dict[str, tuple[str, float]] = {}
         claims.subscribe(self._claim_changed)
         volumes.subscribe(self._volume_changed)
-        self.close = count_inventory(volumes, claims, metrics)
-        """Takes back the counts of the caches: another process counts from now on."""
+        count_inventory(volumes, claims, metrics)
 
     async def call(self, driver: DriverView, request: HookRequest[R]) -> R:
         count = self._attempt(driver, request)
@@ -107,30 +106,27 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> Callable[[], None]:
-    """Count the objects in the caches and follow their changes, until the returned function is called."""
-    leave = ExitStack()
-    leave.callback(metrics.counted.clear)
-    leave.callback(_follow(volumes, _of_volume, metrics))
-    leave.callback(_follow(claims, _of_claim, metrics))
-    return leave.close
+def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metrics) -> None:
+    """Count the objects in the caches and follow their changes, until `metrics.counted` is another one."""
+    counted = metrics.counted = Counter()
+    _follow(volumes, _of_volume, counted)
+    _follow(claims, _of_claim, counted)
 
 
-def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], metrics: Metrics) -> Callable[[], None]:
+def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], counted: Counter[Count]) -> None:
     def changed(old: T | None, new: T | None) -> None:
         before = counts(old) if old is not None else ()
         after = counts(new) if new is not None else ()
         if before != after:
-            metrics.counted.update(after)
-            for counted in before:
-                metrics.counted[counted] -= 1
-                if not metrics.counted[counted]:
-                    del metrics.counted[counted]
+            counted.update(after)
+            for each in before:
+                counted[each] -= 1
+                if not counted[each]:
+                    del counted[each]
 
-    leave = cache.subscribe(changed)
+    cache.subscribe(changed)
     for obj in cache.values():
         changed(None, obj)
-    return leave
 
 
 def _of_volume(volume: Volume) -> tuple[Count, ...]:

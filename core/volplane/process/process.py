@@ -11,6 +11,7 @@ import math
 import os
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
@@ -309,6 +310,7 @@ class ControllerProcess:
         finally:
             self._leading.clear()
             self._term = None
+            self.metrics.counted = Counter()  # Another process counts from now on.
             self._gave_up = term.gave_up
             # Another process may lead from now on: a hook that goes on in a thread would work beside its hooks.
             if not stop.is_set() and (left := term.plane.executor.running()):

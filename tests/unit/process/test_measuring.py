@@ -130,15 +130,6 @@ async def test_claims_that_get_the_default_class_later_are_counted_and_so_are_re
     assert values(cluster, "retroactive_storageclass_total", "retroactive_storageclass_errors_total") == [1, 2]
 
 
-async def test_what_a_stopped_controller_counted_of_its_caches_is_void(cluster: Any, shelf: Any) -> None:
-    await cluster.volume("v")
-    await asyncio.sleep(1)
-    assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [1]
-    assert (await cluster.client.get(VOLUMES, "v")).status.phase == "Available"
-    await cluster.process.kill()
-    assert values(cluster, "pv_collector_unbound_pv_count{storage_class=}") == [None]
-
-
 async def test_what_a_hook_logs_carries_operation_driver_and_object(cluster: Any, shelf: Any, hooks: Any) -> None:
     seen: dict[str, dict[str, str]] = {}
 
