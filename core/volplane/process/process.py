@@ -334,11 +334,11 @@ async def read_control_plane(
             raise
         doubts.append(NO_KEY)
     cluster_id = await cluster_id_of(client, configuration.cluster_id)
-    executor, now = ThreadExecutor(loaded.limits), partial(datetime.now, UTC)
+    now = partial(datetime.now, UTC)
     parts = Dependencies(
         client=client,
         loaded=loaded,
-        executor=executor,
+        executor=ThreadExecutor(),
         recorder=EventRecorder(client, instance=options.identity, now=now),
         sealer=sealer or Sealer(secrets.token_bytes(32)),
         now=now,
@@ -346,14 +346,11 @@ async def read_control_plane(
     )
     plane = build(replace(options, cluster_id=cluster_id, scrub=configuration.scrubber), parts)
     plane.drivers.presume_started()
-    try:
-        for cache in plane.caches.values():
-            listing = await client.list(cache.kind)
-            for item in listing.items:
-                cache.observe(item)
-            cache.listed.set()
-    finally:
-        executor.close()
+    for cache in plane.caches.values():
+        listing = await client.list(cache.kind)
+        for item in listing.items:
+            cache.observe(item)
+        cache.listed.set()
     return plane, tuple(doubts)
 
 
