@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +26,7 @@ from volplane.controller.config import Configuration, read_configuration
 from volplane.controller.controller import FORCE_DETACH_AFTER
 from volplane.controller.http import HttpAddress
 from volplane.controller.metrics import Metrics
+from volplane.drivers.contract import SUBDOMAIN
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
@@ -47,9 +47,6 @@ class Placement(StrEnum):
 class Immediate(StrEnum):
     ASSIGNER = PLACER
     EXTERNAL = "external"
-
-
-_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 
 def run(
@@ -118,7 +115,7 @@ def run(
     """
     logs.configure(log_format.value, verbosity=verbose)
     logs.log_stray_errors()
-    if node_name is not None and (len(node_name) > 253 or not re.fullmatch(_SUBDOMAIN, node_name)):
+    if node_name is not None and (len(node_name) > 253 or not SUBDOMAIN.fullmatch(node_name)):
         raise ConfigurationError(
             f'--node-name is "{node_name}"; it must be the name of a Node, a DNS subdomain (RFC 1123), such as worker-1'
         )

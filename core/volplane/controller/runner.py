@@ -101,7 +101,6 @@ class Runner:
         flow = self.flow or (lambda _key: "")
         self.queue = WorkQueue(self.name, flow=flow, concurrency=concurrency, metrics=self.metrics)
         self._steps = Steps(self.client, self.caches)
-        self._stopping = False
         self._passes = 0
         self._warned_at = float("-inf")
         self._failure_events: dict[str, EventRecord] = {}
@@ -127,7 +126,6 @@ class Runner:
 
     def stop(self) -> None:
         """Let each worker finish its current step, and no more."""
-        self._stopping = True
         self.queue.close()
 
     async def _work(self) -> None:
@@ -196,7 +194,7 @@ class Runner:
         action: Action | None = None
         written = False  # whether the last step was a write of this object, which the server answered
         for _ in range(_MOST_STEPS):
-            if self._stopping:
+            if self.queue.closed:
                 return "stopped"
             if not self.may_begin():
                 # Another process may lead by now: what this one decides is no longer to be written.

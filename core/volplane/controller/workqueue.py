@@ -86,12 +86,12 @@ class WorkQueue:
         """How often in a row `retry` was called for a key."""
         self._delayed: dict[str, tuple[float, asyncio.Handle]] = {}
         """Keys that are due later: the loop time, and what adds them then."""
-        self._closed = False
+        self.closed = False
         self._counters = QueueCounters() if metrics is None else metrics.queue_made(name, self.__len__)
 
     def add(self, key: str) -> None:
         """Queue a key now. Nothing happens if it is queued already, or after `close`."""
-        if self._closed or key in self._queued or key in self._again:
+        if self.closed or key in self._queued or key in self._again:
             return
         self._counters.added()
         if key in self.working:
@@ -101,7 +101,7 @@ class WorkQueue:
 
     def add_after(self, key: str, seconds: float) -> None:
         """Queue a key `seconds` from now. Of several delays of a key the earliest counts."""
-        if self._closed:
+        if self.closed:
             return
         if seconds <= 0:
             self.add(key)
@@ -134,8 +134,8 @@ class WorkQueue:
 
     async def get(self) -> str | None:
         """Return the next key, once there is one; it is in work until `done`. None: the queue is closed."""
-        while (taken := self._flows.take()) is None or self._closed:
-            if self._closed:
+        while (taken := self._flows.take()) is None or self.closed:
+            if self.closed:
                 return None
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
@@ -167,7 +167,7 @@ class WorkQueue:
 
     def close(self) -> None:
         """Take nothing more, forget all delays, and let `get` return None from now on."""
-        self._closed = True
+        self.closed = True
         for _, timer in self._delayed.values():
             timer.cancel()
         self._delayed.clear()
@@ -197,7 +197,7 @@ class WorkQueue:
                 return
 
     def _put(self, key: str) -> None:
-        if self._closed:
+        if self.closed:
             return
         self._queued[key] = self._now()
         if self._flows.add(self._flow(key), key):

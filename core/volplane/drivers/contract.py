@@ -43,7 +43,7 @@ RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
 """Hook -> the types that it may return, as its request names them."""
 
 IN_TREE_PREFIX: Final = "kubernetes.io/"
-_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _STARS: Final[Mapping[object, str]] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -83,7 +83,7 @@ def driver_name_flaw(name: str) -> str | None:
     `kubernetes.io/` may stand before it: such a driver takes over the classes and volumes of an in-tree plugin.
     """
     name = name.removeprefix(IN_TREE_PREFIX)
-    if len(name) <= 253 and all(len(part) <= 63 for part in name.split(".")) and _SUBDOMAIN.fullmatch(name):
+    if len(name) <= 253 and all(len(part) <= 63 for part in name.split(".")) and SUBDOMAIN.fullmatch(name):
         return None
     return f"driver name {name!r} is no DNS subdomain: lower-case letters, digits, '-' and '.', as in nfs.example.com"
 

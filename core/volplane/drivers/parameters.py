@@ -27,10 +27,6 @@ _QUOTED: Final = frozenset({ParameterKind.STRING, ParameterKind.OCTAL})
 _LONGEST_SHOWN: Final = 80
 
 
-class _Wrong(ValueError):
-    """A value that cannot be read."""
-
-
 def class_parameters(
     schema: ParameterSchema, given: Mapping[str, str], where: str, options: ParameterSchema | None = None
 ) -> dict[str, Any]:
@@ -109,51 +105,51 @@ def read_value(parameter: Parameter, raw: object) -> Any:
     expected = f"expected {type_text(parameter)}"
     try:
         value = _KINDS[parameter.kind][1](raw)
-    except ValueError:
+    except (TypeError, ValueError):
         quote = "; quote it" if isinstance(raw, int | float) and parameter.kind in _QUOTED else ""
-        raise _Wrong(f"{expected}{quote}") from None
+        raise ValueError(f"{expected}{quote}") from None
     for item in value if isinstance(value, tuple) else (value,):
         if parameter.choices and str(item) not in parameter.choices:
             hint = nearest(str(item), parameter.choices)
-            raise _Wrong(f"{expected}{hint if 'did you mean' in hint else ''}")
+            raise ValueError(f"{expected}{hint if 'did you mean' in hint else ''}")
         if parameter.pattern and isinstance(item, str) and not re.fullmatch(parameter.pattern, item):
-            raise _Wrong(expected)
+            raise ValueError(expected)
     low, high = parameter.minimum, parameter.maximum
     if parameter.kind in _BOUNDED and not ((low is None or value >= low) and (high is None or value <= high)):
-        raise _Wrong(expected)
+        raise ValueError(expected)
     return value
 
 
 def _text(raw: object) -> str:
     """Accept text only: YAML reads a bare 0770 as octal and 770 as decimal, so a number as a mode is ambiguous."""
     if not isinstance(raw, str):
-        raise _Wrong(raw)
+        raise TypeError(raw)
     return raw.strip()
 
 
 def _string(raw: object) -> str:
     """Accept text and whole numbers. YAML has rounded other numbers (1.10 is 1.1), so they must be quoted."""
     if isinstance(raw, bool) or not isinstance(raw, str | int):
-        raise _Wrong(raw)
+        raise TypeError(raw)
     return str(raw)
 
 
 def _number(text: str, written: re.Pattern[str], base: int) -> int:
     if not written.fullmatch(text):
-        raise _Wrong(text)
+        raise ValueError(text)
     return int(text, base)
 
 
 def _boolean(raw: object) -> bool:
     value = raw if isinstance(raw, bool) else _BOOLEANS.get(_text(raw).lower())
     if value is None:
-        raise _Wrong(raw)
+        raise ValueError(raw)
     return value
 
 
 def _size(raw: object) -> int:
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        raise _Wrong(raw)
+        raise TypeError(raw)
     return quantity.parse(raw).as_bytes()
 
 
@@ -165,7 +161,7 @@ def _duration(raw: object) -> float:
         text += "s"
     seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _DURATION_PART.findall(text))
     if not _DURATION.fullmatch(text) or seconds > _LONGEST_DURATION:
-        raise _Wrong(raw)
+        raise ValueError(raw)
     return seconds
 
 
@@ -174,7 +170,7 @@ def _strings(raw: object) -> tuple[str, ...]:
         return tuple(part.strip() for part in raw.split(",") if part.strip())
     if isinstance(raw, Sequence):
         return tuple(_string(item) for item in raw)
-    raise _Wrong(raw)
+    raise ValueError(raw)
 
 
 def _mapping(raw: object) -> dict[str, str]:
@@ -184,7 +180,7 @@ def _mapping(raw: object) -> dict[str, str]:
     for part in filter(None, (each.strip() for each in _text(raw).split(","))):
         key, equals, value = (each.strip() for each in part.partition("="))
         if not equals or not key or key in result:
-            raise _Wrong(raw)
+            raise ValueError(raw)
         result[key] = value
     return result
 
@@ -204,7 +200,7 @@ _KINDS: Final[Mapping[ParameterKind, tuple[str, Callable[[object], Any]]]] = {
         lambda raw: Secret(_text(raw)),
     ),
 }
-"""Kind -> what its values are, for people, and what reads one. Readers raise ValueError."""
+"""Kind -> what its values are, for people, and what reads one. Readers raise TypeError or ValueError."""
 
 
 # --- descriptions for messages, `volplane plugins show` and the reference ---------------------------------------------
