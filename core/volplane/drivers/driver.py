@@ -305,11 +305,3 @@ class LoadedDrivers:
 def problem(status: DriverStatus) -> str:
     what = f"driver {status.name} is {'hung' if status.hung else status.state}"
     return f"{what}: {status.error}" if status.error else what
-
-
-def why_none_works(statuses: Sequence[DriverStatus], *, needed: bool) -> str:
-    """Explain why no driver can work; "": one is healthy, or there is none and the controllers do not need one."""
-    if statuses:
-        return "" if any(status.healthy for status in statuses) else "no driver can work"
-    missing = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
-    return missing if needed else ""

@@ -17,7 +17,7 @@ from volplane.attach.comparison import AttachmentComparison
 from volplane.controller.actions import started
 from volplane.controller.controller import Controller, Role
 from volplane.controller.runner import Runner
-from volplane.drivers.driver import problem, why_none_works
+from volplane.drivers.driver import problem
 from volplane.drivers.executor import HookExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.explain.explain import Explainer, Explanation, what_it_does
@@ -166,9 +166,13 @@ class Term:
 
     def no_driver_works(self) -> str:
         """Why no driver can work; "" = one can, or the controllers can do without."""
-        if self.served_on_nodes:
+        statuses = self.plane.drivers.status()
+        if self.served_on_nodes or any(status.healthy for status in statuses):
             return ""
-        return why_none_works(self.plane.drivers.status(), needed=not self.plane.role.runs("binder"))
+        if statuses:
+            return "no driver can work"
+        missing = "no driver is configured: name one under `drivers` in the configuration, or install a backend"
+        return "" if self.plane.role.runs("binder") else missing
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, by the caller or because the term gave up; then stop all in order.
