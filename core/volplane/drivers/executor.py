@@ -10,6 +10,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -194,8 +195,8 @@ class PendingCall:
         self.returned.set_result(None)
         self._decide()
 
-    async def wait(self, withdraw: Callable[[PendingCall], None]) -> Any:
-        """Wait as `HookExecutor.call`. withdraw: is called if the wait ends before a thread has taken the call."""
+    async def wait(self, withdraw: Callable[[PendingCall], bool]) -> Any:
+        """Wait as `HookExecutor.call`. withdraw: called if the wait ends; whether no thread takes the call."""
         timer = asyncio.get_running_loop().call_later(self.timeout, self._decide)
         try:
             await self.decided
@@ -205,9 +206,7 @@ class PendingCall:
         finally:
             timer.cancel()
         if not self.returned.done():
-            begun = self.begun is not None
-            self._abandon(withdraw)
-            if begun:
+            if not self._abandon(withdraw):
                 # The hook goes on, so what it makes or destroys may still take effect.
                 raise OutcomeUnknown(f"{self.what} of driver {self.driver} did not return within {self.timeout:g} s")
             raise Unavailable(f"driver {self.driver} had no free thread for {self.what} within {self.timeout:g} s")
@@ -225,12 +224,13 @@ class PendingCall:
         if not self.decided.done():
             self.decided.set_result(None)
 
-    def _abandon(self, withdraw: Callable[[PendingCall], None]) -> None:
+    def _abandon(self, withdraw: Callable[[PendingCall], bool]) -> bool:
+        """Stop waiting; return whether no thread takes the call."""
         self.abandoned.set()
-        if self.begun is None:
-            # No thread has taken it, so the hook is never called and the asset is free at once.
-            withdraw(self)
+        if withdrawn := withdraw(self):
+            # The hook is never called, and the asset is free at once.
             self.returned.set_result(None)
+        return withdrawn
 
 
 @dataclass(eq=False, repr=False)
@@ -247,10 +247,10 @@ class ThreadExecutor:
             pool = self._pools[call.driver] = _Pool(call.driver, size, asyncio.get_running_loop())
         pool.waiting.append(call)
         pool.advance(1)
-        return await call.wait(pool.waiting.remove)
+        return await call.wait(pool.withdraw)
 
     def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
-        calls = (call for name, pool in self._pools.items() if driver in (None, name) for call in pool.calls)
+        calls = (call for name, pool in self._pools.items() if driver in (None, name) for call in tuple(pool.calls))
         return tuple(sorted(calls, key=lambda call: call.begun or 0.0))
 
     def close(self) -> None:
@@ -260,10 +260,11 @@ class ThreadExecutor:
 
 @dataclass(eq=False, repr=False)
 class _Pool:
-    """The threads of one driver. Everything here but `_serve` runs in the loop's thread.
+    """The threads of one driver. Everything here but `_serve` and `_take` runs in the loop's thread.
 
     Threads that compute share the interpreter's lock, and passing it on costs more than a short hook. So calls run one
-    after the other in one thread. Others start beside it once all running calls have taken longer than `SLOW_AFTER`.
+    after the other in one thread, which takes the next one itself. Others start beside it once all running calls have
+    taken longer than `SLOW_AFTER`.
     They are daemon threads: unlike those of concurrent.futures, one that hangs does not keep the process alive.
     """
 
@@ -290,7 +291,7 @@ class _Pool:
         """Start so many of the waiting calls if no thread will soon be free for them; else look again later."""
         now = self._loop.time()
         # The loop may not know yet that a call has ended, so `performed` is asked too.
-        if all(each.entered and not each.performed and now - (each.begun or 0.0) >= SLOW_AFTER for each in self.calls):
+        if all(c.entered and not c.performed and now - (c.begun or 0.0) >= SLOW_AFTER for c in tuple(self.calls)):
             for _ in range(most):
                 self._begin()
         if self.waiting and self._timer is None and (self._idle or self._threads < self._size):
@@ -303,11 +304,8 @@ class _Pool:
 
     def _begin(self) -> bool:
         """Give the first waiting call to a free thread. Returns False if there is no call or no thread."""
-        if not self.waiting or not (self._idle or self._threads < self._size):
+        if not (self._idle or self._threads < self._size) or (call := self._take()) is None:
             return False
-        call = self.waiting.popleft()
-        call.begun = self._loop.time()
-        self.calls.add(call)
         if self._idle:
             inbox = self._idle.pop()
         else:
@@ -318,18 +316,40 @@ class _Pool:
         inbox.put(call)
         return True
 
+    def _take(self) -> PendingCall | None:
+        """Return the first waiting call, which runs from now on. Two threads may take: a call is taken once."""
+        try:
+            call = self.waiting.popleft()
+        except IndexError:
+            return None
+        call.begun = self._loop.time()
+        self.calls.add(call)
+        return call
+
+    def withdraw(self, call: PendingCall) -> bool:
+        """Return whether the call has waited till now; it does no more."""
+        with suppress(ValueError):
+            self.waiting.remove(call)
+            return True
+        return False
+
     def _serve(self, inbox: queue.SimpleQueue[PendingCall | None]) -> None:
-        while (call := inbox.get()) is not None:
+        call = inbox.get()
+        while call is not None:
             call.perform()
+            following = self._take()
             try:
-                self._loop.call_soon_threadsafe(self._ready, inbox, call)
+                self._loop.call_soon_threadsafe(self._ready, call, inbox if following is None else None)
             except RuntimeError:
                 return  # the loop is closed, and with it everything that could use the result
+            call = following or inbox.get()
 
-    def _ready(self, inbox: queue.SimpleQueue[PendingCall | None], call: PendingCall) -> None:
+    def _ready(self, call: PendingCall, idle: queue.SimpleQueue[PendingCall | None] | None) -> None:
+        """Note the end of a call. idle: the inbox of its thread, if that has nothing to do."""
         self.calls.discard(call)
         call.settle(self._loop.time())
-        self._idle.append(inbox)
+        if idle is not None:
+            self._idle.append(idle)
         self.advance(1)
         if self._closed:
             self._end_idle()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import functools
 import logging
 import sys
 import time
@@ -20,12 +21,9 @@ from volplane.kube.objects import Claim, KubeObject, Volume
 
 _LOG = logging.getLogger(__name__)
 _MOST_SHARED = 4096
-"""Distinct lists, and maps, that are kept to be shared; above it they are dropped, and the next ones are kept."""
 _LONGEST_SHARED = 64
 
 T = TypeVar("T", bound=KubeObject)
-K = TypeVar("K")
-V = TypeVar("V")
 
 IndexFunction = Callable[[T], list[str]]
 """The values under which one index lists an object. Pure: it is called again when the object changes or goes."""
@@ -55,7 +53,6 @@ class Cache(Generic[T]):
         self._tombstones: dict[str, tuple[int, bool, float]] = {}
         """Of deleted uids: the version up to which it is known to be gone, whether for good, and until when to know."""
         self._expiry: deque[tuple[float, str]] = deque()
-        self._interner = _Interner()
         self._listeners: list[Listener[T]] = []
 
     def add_indexes(self, indexes: Mapping[str, IndexFunction[T]]) -> None:
@@ -102,7 +99,7 @@ class Cache(Generic[T]):
             self._bury(current.uid, None, for_good=True)
             current = None
         if not obj.terminating:  # What is deleted is not kept for long.
-            self._interner.share(obj)
+            _share(obj)
         self._objects[key] = obj
         for index in self._indexes.values():
             index.replace(key, current, obj)
@@ -232,71 +229,64 @@ class _Index(Generic[T]):
                 bisect.insort(held, key)
 
 
-@dataclass(slots=True)
-class _Interner:
-    """Makes equal parts of read-only objects the same one in memory: a volume or claim takes at most 3.5 KB."""
+def _share(obj: KubeObject) -> None:
+    """Replace, in place, parts of a read-only object that are equal to parts of objects seen before.
 
-    _lists: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
-    _maps: dict[tuple[tuple[str, str], ...], dict[str, str]] = field(default_factory=dict)
-
-    def share(self, obj: KubeObject) -> None:
-        """Replace, in place, parts of `obj` that are equal to parts of objects seen before.
-
-        What is Pending is left as it is: it is soon replaced by another version, and most of the work is for nothing.
-        """
-        if isinstance(obj, Volume | Claim) and obj.status.phase in ("", "Pending"):
-            return
-        meta = obj.metadata
-        meta.namespace = sys.intern(meta.namespace)
-        meta.finalizers = self._list(meta.finalizers)
-        meta.labels = _shared(meta.labels)
-        meta.annotations = _shared(meta.annotations)
-        if isinstance(obj, Volume):
-            volume = obj.spec
-            volume.capacity = self._map(volume.capacity)
-            volume.access_modes = self._list(volume.access_modes)
-            volume.mount_options = self._list(volume.mount_options)
-            volume.storage_class_name = sys.intern(volume.storage_class_name)
-            volume.volume_mode = sys.intern(volume.volume_mode)
-            volume.persistent_volume_reclaim_policy = sys.intern(volume.persistent_volume_reclaim_policy)
-            if (ref := volume.claim_ref) is not None:
-                ref.kind, ref.api_version = sys.intern(ref.kind), sys.intern(ref.api_version)
-                ref.namespace = sys.intern(ref.namespace)
-            obj.status.phase = sys.intern(obj.status.phase)
-        elif isinstance(obj, Claim):
-            claim, status = obj.spec, obj.status
-            claim.access_modes = self._list(claim.access_modes)
-            status.access_modes = self._list(status.access_modes)
-            status.capacity = self._map(status.capacity)
-            status.phase = sys.intern(status.phase)
-            if claim.resources is not None:
-                claim.resources.requests = self._map(claim.resources.requests)
-            if claim.storage_class_name is not None:
-                claim.storage_class_name = sys.intern(claim.storage_class_name)
-            if claim.volume_mode is not None:
-                claim.volume_mode = sys.intern(claim.volume_mode)
-
-    def _list(self, items: list[str] | None) -> list[str] | None:
-        if not items:
-            return items
-        found = self._lists.get(key := tuple(items))
-        return found or _keep(self._lists, key, [sys.intern(item) for item in items])
-
-    def _map(self, items: dict[str, str] | None) -> dict[str, str] | None:
-        if not items:
-            return items
-        found = self._maps.get(key := tuple(items.items()))
-        return found or _keep(self._maps, key, _shared(items) or items)
+    A volume or claim takes at most 3.5 KB. What is Pending is left as it is: it is soon replaced by another version,
+    and most of the work is for nothing.
+    """
+    if isinstance(obj, Volume | Claim) and obj.status.phase in ("", "Pending"):
+        return
+    meta = obj.metadata
+    meta.namespace = sys.intern(meta.namespace)
+    meta.finalizers = _list(meta.finalizers)
+    meta.labels = _interned(meta.labels)
+    meta.annotations = _interned(meta.annotations)
+    if isinstance(obj, Volume):
+        volume = obj.spec
+        volume.capacity = _map(volume.capacity)
+        volume.access_modes = _list(volume.access_modes)
+        volume.mount_options = _list(volume.mount_options)
+        volume.storage_class_name = sys.intern(volume.storage_class_name)
+        volume.volume_mode = sys.intern(volume.volume_mode)
+        volume.persistent_volume_reclaim_policy = sys.intern(volume.persistent_volume_reclaim_policy)
+        if (ref := volume.claim_ref) is not None:
+            ref.kind, ref.api_version = sys.intern(ref.kind), sys.intern(ref.api_version)
+            ref.namespace = sys.intern(ref.namespace)
+        obj.status.phase = sys.intern(obj.status.phase)
+    elif isinstance(obj, Claim):
+        claim, status = obj.spec, obj.status
+        claim.access_modes = _list(claim.access_modes)
+        status.access_modes = _list(status.access_modes)
+        status.capacity = _map(status.capacity)
+        status.phase = sys.intern(status.phase)
+        if claim.resources is not None:
+            claim.resources.requests = _map(claim.resources.requests)
+        if claim.storage_class_name is not None:
+            claim.storage_class_name = sys.intern(claim.storage_class_name)
+        if claim.volume_mode is not None:
+            claim.volume_mode = sys.intern(claim.volume_mode)
 
 
-def _keep(known: dict[K, V], key: K, value: V) -> V:
-    if len(known) >= _MOST_SHARED:
-        known.clear()
-    known[key] = value
-    return value
+def _list(items: list[str] | None) -> list[str] | None:
+    return items and _shared_list(tuple(items))
 
 
-def _shared(items: dict[str, str] | None) -> dict[str, str] | None:
+def _map(items: dict[str, str] | None) -> dict[str, str] | None:
+    return items and _shared_map(tuple(items.items()))
+
+
+@functools.lru_cache(_MOST_SHARED)
+def _shared_list(items: tuple[str, ...]) -> list[str]:
+    return [sys.intern(item) for item in items]
+
+
+@functools.lru_cache(_MOST_SHARED)
+def _shared_map(items: tuple[tuple[str, str], ...]) -> dict[str, str] | None:
+    return _interned(dict(items))
+
+
+def _interned(items: dict[str, str] | None) -> dict[str, str] | None:
     """Return the same map with shared keys and short values (`yes`, a driver's name)."""
     if not items:
         return items

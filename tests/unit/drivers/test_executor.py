@@ -138,6 +138,43 @@ async def test_calls_that_end_soon_share_a_thread_instead_of_waking_another(monk
 
 
 @pytest.mark.real_time
+async def test_a_thread_goes_on_with_the_next_call_while_the_loop_is_busy() -> None:
+    executor = ThreadExecutor({"d": DriverLimits(concurrency=10)})
+    gate, ran = threading.Event(), threading.Event()
+    calls = [asyncio.ensure_future(executor.call(PendingCall("d", hook, LONG))) for hook in (gate.wait, ran.set)]
+    await asyncio.sleep(0)
+    gate.set()
+    assert ran.wait(LONG), "the loop has not turned since"
+    await asyncio.gather(*calls)
+    executor.close()
+
+
+@pytest.mark.real_time
+async def test_a_call_that_a_thread_has_taken_is_not_withdrawn_by_a_caller_that_gives_up() -> None:
+    executor = ThreadExecutor({"d": DriverLimits(concurrency=10)})
+    gate, begun, release = threading.Event(), threading.Event(), threading.Event()
+
+    def hook() -> None:
+        begun.set()
+        release.wait(LONG)
+
+    first = asyncio.ensure_future(executor.call(PendingCall("d", gate.wait, LONG)))
+    second = asyncio.ensure_future(executor.call(PendingCall("d", hook, LONG, what="provision")))
+    await asyncio.sleep(0)
+    gate.set()
+    assert begun.wait(LONG)
+    second.cancel()
+    await asyncio.wait([second])
+    assert [(call.what, call.abandoned.is_set()) for call in executor.running("d") if not call.performed] == [
+        ("provision", True)
+    ]
+    release.set()
+    await first
+    await until(lambda: not executor.running())
+    executor.close()
+
+
+@pytest.mark.real_time
 async def test_calls_that_wait_for_something_delay_no_other_for_long() -> None:
     executor = ThreadExecutor({"d": DriverLimits(concurrency=10)})
     meeting = threading.Barrier(10, timeout=LONG)
