@@ -202,6 +202,8 @@ def test_a_volume_in_the_trash_is_not_given_out_again(site: Any) -> None:
     assert not site.path(asset).exists()
     with pytest.raises(Unavailable, match="being deleted"):
         site.provision()
+    assert site.find() == asset
+    site.delete(site.volume(asset))
     assert site.find() == Absent()
     assert site.leftovers() == []
 

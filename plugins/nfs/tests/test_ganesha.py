@@ -199,7 +199,7 @@ def test_exports_whose_files_are_lost_are_made_again_and_their_data_stays(memory
         made = [site.provision() for _ in range(3)]
         for directory in (server.data / "default").iterdir():
             (directory / "file").touch()
-        for repair in (site.probe, lambda: site.again().start().stop(), lambda: site.find(made[0][0])):
+        for repair in (site.probe, lambda: site.again().start().stop(), lambda: site.provision(made[0][0])):
             for file in server.exports.iterdir():
                 file.unlink()
             server.restart(kill=True)

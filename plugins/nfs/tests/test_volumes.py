@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,7 @@ from volplane_nfs.nfs4.files import (
 )
 from volplane_nfs.nfs4.operations import PUTFH, SETATTR, Request
 from volplane_nfs.testing import ModelServer
+from volplane_nfs.testing.model.state import Node
 
 from .conftest import MIB, MODEL, Site
 
@@ -825,13 +827,47 @@ def test_a_look_at_a_volume_that_is_away_or_empty_or_being_deleted_changes_nothi
     assert exists(client, root, place(made[1]))
 
 
-def test_find_goes_on_with_a_deletion_as_the_class_says(site: Site, model: ModelServer, client: Client) -> None:
+def picture(node: Node) -> Any:
+    """Everything below a node of the model."""
+    return node.fileid, node.kind, node.mode, node.data, {name: picture(each) for name, each in node.children.items()}
+
+
+@pytest.mark.parametrize("only_look", [False, True])
+@pytest.mark.parametrize("state", ["whole", "unfinished", "away", "being deleted"])
+def test_find_changes_nothing_and_what_it_finds_can_be_deleted(
+    site: Site, model: ModelServer, state: str, only_look: bool
+) -> None:
+    made = site.provision()
+    name, volumes = made[0].name.encode(), model.share.children[b".volplane"].children[b"volumes"]
+    parent = model.share.children[b"default"]
+    if state == "unfinished":
+        next(iter(parent.children.values())).mode = 0o700
+    elif state == "away":
+        model.leave(parent, next(iter(parent.children)))
+    elif state == "being deleted":
+        model.enter(volumes, name + b"@1", volumes.children[name])
+        model.leave(volumes, name)
+    before, found = picture(model.root), None
+    with suppress(Unavailable):
+        found = site.find(made[0], only_look=only_look)
+    assert picture(model.root) == before
+    if only_look:
+        assert found == {"away": Absent(), "being deleted": None}.get(state, made[1])
+        return
+    assert found == made[1]
+    site.delete(site.volume((made[0], made[1]), uid=""))
+    assert site.find(made[0]) == Absent()
+    assert set(model.share.children) == {b".volplane"}
+
+
+def test_a_deletion_that_was_begun_goes_on_as_the_class_says(site: Site, model: ModelServer, client: Client) -> None:
     made = site.provision(parameters={"onDelete": "archive"})
     [directory] = model.share.children[b"default"].children.values()
     make_directory(client, directory.fileid.to_bytes(8, "big"), b"data", 0o755)
     control = model.share.children[b".volplane"]
     name = made[0].name.encode()
     control.children[b"volumes"].children[name + b"@1"] = control.children[b"volumes"].children.pop(name)
+    site.delete(site.volume((made[0], site.find(made[0])), uid=""))
     assert site.find(made[0]) == Absent()
     [archived] = control.children[b"archive"].children.values()
     assert b"data" in archived.children[b"data"].children

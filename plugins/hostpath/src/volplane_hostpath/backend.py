@@ -63,10 +63,10 @@ from volplane_hostpath.delete import (
     delete_static,
     delete_unmarked,
     forget_marked,
+    holds_something,
     refuse_mounted_above,
     refuse_mounts_below,
     refuse_not_static,
-    remove_empty_marker,
     remove_leftovers,
     remove_retained_markers,
 )
@@ -81,7 +81,6 @@ from volplane_hostpath.mounts import MountTable
 from volplane_hostpath.provision import (
     NodeTopology,
     asset_of,
-    discard_staged,
     finish_volume,
     stage_volume,
 )
@@ -189,31 +188,28 @@ class HostPathBackend(BackendSpec):
                 # A field that the marker of an older version does not have is not compared.
                 demand = {key: asked for key, asked in parameters.demand(request).items() if key in marker.demand}
                 marker.refuse_other_demand(request, demand)
-            finish_volume(root, self._index, self._waits, marker, context, make=True, staged=staged)
+            finish_volume(root, self._index, self._waits, marker, context, staged=staged)
             return asset_of(root, marker)
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """Finish an interrupted provision or delete; remove a directory that has no marker yet. Or look, no more."""
-        name, context = check_name(request.name), request.context
-        with self._volume(name, context, f"look for the directory of {name}") as root:
+        """Return the asset of a marker: `provision` finishes what it stands for, `delete` removes it. Nothing changes.
+
+        In a mere look the directory has to be there.
+        """
+        name = check_name(request.name)
+        with self._volume(name, request.context, f"look for the directory of {name}") as root:
             marker = _marker(root, name)
-            if marker is None:
-                if not request.only_look:
-                    discard_staged(root, name)
-                    remove_empty_marker(root, self._index, name, context)
+            if marker is None or not marker.belongs_to(request.owner):
                 return Absent()
-            if not marker.belongs_to(request.owner) or marker.owner.generation != request.owner.generation:
+            if marker.owner.generation != request.owner.generation:
                 return Absent()
-            deleting = entry_exists(marker.entry, root.directory(TRASH))
-            if request.only_look and not deleting:
-                present = directory_exists(marker.path, root.fd, root.mount, label=root.path)
-                return asset_of(root, marker) if present else Absent()
-            if not deleting and finish_volume(root, self._index, self._waits, marker, context, make=False):
-                return asset_of(root, marker)
-            if request.only_look or not delete_marked(root, self._index, self._waits, marker, context):
-                raise Unavailable(f"{name} is still being removed", retry_after=_RETRY_SECONDS)
-            return Absent()
+            if request.only_look:
+                if entry_exists(marker.entry, root.directory(TRASH)):
+                    raise Unavailable(f"{name} is still being removed", retry_after=_RETRY_SECONDS)
+                if not directory_exists(marker.path, root.fd, root.mount, label=root.path):
+                    return Absent()
+            return asset_of(root, marker)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
@@ -348,8 +344,10 @@ class HostPathBackend(BackendSpec):
         handle = Handle.parse(volume.handle)
         if handle is not None and handle.generation != marker.owner.generation:
             return True  # The name belongs to another generation: this one is gone.
-        # An asset that never became a volume holds nothing that anybody would want to keep.
-        on_delete = marker.demand.get("on_delete", DELETE) if volume.uid else DELETE
+        on_delete = marker.demand.get("on_delete", DELETE)
+        if on_delete != DELETE and not volume.uid and not holds_something(root, marker):
+            # An asset that never became a volume holds nothing that anybody would want to keep.
+            on_delete = DELETE
         if on_delete == RETAIN:
             forget_marked(root, self._index, self._waits, marker, context)
             return True

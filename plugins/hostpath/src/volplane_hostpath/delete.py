@@ -88,6 +88,16 @@ def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: Volu
     return True
 
 
+def holds_something(root: Root, marker: VolumeMarker) -> bool:
+    """Return whether the directory of a volume is in its place, with something in it."""
+    try:
+        directory = open_path(marker.path, root.fd, root.mount, label=root.path)
+    except FileNotFoundError:
+        return False
+    with closing(directory):
+        return bool(names_in(directory))
+
+
 def forget_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, context: Context) -> None:
     """Take the marker of a volume whose directory stays out of the volumes. Needs the volume's lock."""
     with index.open(root, Deadline(context).remaining(), context.log):

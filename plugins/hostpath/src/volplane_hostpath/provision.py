@@ -151,28 +151,24 @@ def finish_volume(
     marker: VolumeMarker,
     context: Context,
     *,
-    make: bool,
-    staged: bool = False,
-) -> bool:
+    staged: bool,
+) -> None:
     """Move the directory of a marker into place, if it is not there, and wait for the disk. Needs the volume's lock.
 
-    make: make the directory if it is missing. staged: `stage_volume` has just made it. Returns False if it is missing
-    and was not made.
+    It is made if it is missing. staged: `stage_volume` has just made it.
     """
     if entry_exists(marker.entry, root.directory(TRASH)):
         raise Unavailable(f"{marker.name} is being deleted; wait until it is gone")
     if staged:
         _rename_into_place(root, index, marker, context)
     elif not directory_exists(marker.path, root.fd, root.mount, label=root.path):
-        if not _stage_again(root, index, marker, context, make=make):
-            return False
+        _stage_again(root, index, marker, context)
         _first_wait(root, waits, marker)
         _rename_into_place(root, index, marker, context)
     # Second wait: what is returned exists after a power failure, with all directories above it. If the directory was in
     # place already, an earlier call may have failed before this wait.
     above = [(root.fd, parent) for parent in ancestors(marker.path)]
     waits.wait(root, [*_marker_targets(root, marker), (root.fd, ""), *above])
-    return True
 
 
 def _first_wait(root: Root, waits: DiskWaits, marker: VolumeMarker) -> None:
@@ -190,11 +186,9 @@ def _marker_targets(root: Root, marker: VolumeMarker) -> list[Target]:
     return [(volumes, marker_file(marker.name)), (volumes, "")]
 
 
-def _stage_again(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context, *, make: bool) -> bool:
-    """Prepare the directory in tmp of a volume whose marker an earlier call wrote; False if it is missing."""
+def _stage_again(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context) -> None:
+    """Prepare the directory in tmp of a volume whose marker an earlier call wrote."""
     if not entry_exists(marker.entry, root.directory(TMP)):
-        if not make:
-            return False
         os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
     _set_owner_and_mode(root, marker)
     with index.open(root, Deadline(context).remaining(), context.log):
@@ -202,7 +196,6 @@ def _stage_again(root: Root, index: VolumeIndex, marker: VolumeMarker, context: 
             register_parents(root, refuse_foreign_parents(root, marker.path))
         except AlreadyExists as error:
             raise Unavailable(error.message) from error
-    return True
 
 
 def discard_staged(root: Root, name: str) -> None:

@@ -55,10 +55,7 @@ from volplane import (
 from volplane.directory import Handle, check_demand, check_name, name_of, static_key
 from volplane_nfs.delete import (
     delete_owned,
-    delete_unfinished,
     empty_trash,
-    finish_deletion,
-    is_emptied,
     scrub,
     take_away,
 )
@@ -230,7 +227,10 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
-        """Return a finished volume. What is not finished, or is being deleted, is removed, except in a mere look."""
+        """Return the asset of a marker: `provision` finishes what it stands for, `delete` removes it. Nothing changes.
+
+        In a mere look the directory has to be there.
+        """
         name = check_name(request.name, LONGEST_NAME)
         for share in self._shares.all:
             found = share.work(f"look for {name}", lambda handles, share=share: self._find(share, handles, request))  # type: ignore[misc]
@@ -244,31 +244,11 @@ class NfsBackend(BackendSpec):
         for marker in (found.marker, found.deleting):
             if marker is None or not marker.belongs_to(request.owner) or marker.owner.generation != generation:
                 continue
-            if request.only_look:
-                finished = marker is found.marker
-                if finished and directory_attributes(share, handles, marker.components) is not None:
-                    return asset_of(share, handles, marker, self._settings.export)
-            elif marker is found.deleting:
-                finished = finish_deletion(share, handles, marker, self._exports)
-            elif is_emptied(share, handles, marker):
-                finished = finish_deletion(share, handles, marker, self._exports, file=marker.file)
-            elif delete_unfinished(share, handles, marker, self._exports):
-                finished = True
-            else:
-                self._restore(share, handles, marker, request.context)
-                return asset_of(share, handles, marker, self._settings.export)
-            if not finished:
+            if request.only_look and marker is found.deleting:
                 raise Unavailable(f"{request.name} is still being removed", retry_after=_AGAIN)
+            if not request.only_look or directory_attributes(share, handles, marker.components) is not None:
+                return asset_of(share, handles, marker, self._settings.export)
         return None
-
-    def _restore(self, share: Share, handles: Handles, marker: VolumeMarker, context: Context) -> None:
-        """Export the volume again. What cannot be exported can be given up all the same, and the probe tries it on."""
-        try:
-            self._exports.restore(share, handles, marker)
-        except BackendError as error:
-            if read_marker(share, handles.volumes, marker.file) is None:
-                raise
-            context.log.warning("%s on %s is not exported: %s", marker.name, share, error)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:

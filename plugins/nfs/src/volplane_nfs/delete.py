@@ -5,7 +5,8 @@ on wherever the last call ended. The marker is removed last. In the common case,
 everything is one COMPOUND.
 
 No step needs space: where there is none for the marker's other name or for the trash, the directory is emptied where it
-is and removed before its marker.
+is and removed before its marker. The marker gets its other name as soon as a little of the directory is gone. Nothing
+but that name tells of a deletion: what a directory shows, such as its mode, is for its users to choose.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ from volplane_nfs.errors import printable
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker, parent_file, parent_marker
 from volplane_nfs.nfs4 import NfsError, Status, values_of
-from volplane_nfs.nfs4.attributes import MODE, NUMLINKS, mask_of
+from volplane_nfs.nfs4.attributes import NUMLINKS, mask_of
 from volplane_nfs.nfs4.files import (
-    ANONYMOUS,
     FULL,
     MISSING,
     NO_SPACE,
@@ -40,16 +40,14 @@ from volplane_nfs.nfs4.files import (
     several,
     walk,
 )
-from volplane_nfs.nfs4.operations import GETATTR, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, SETATTR, Reply
+from volplane_nfs.nfs4.operations import GETATTR, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, Reply, Request
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.sources import path_below_share
 from volplane_nfs.tree_removal import TreeRemoval
 from volplane_nfs.volumes import (
-    EMPTIED_MODE,
     ancestors,
     directory_attributes,
     is_directory,
-    is_unfinished,
     leave_parent,
     marker_in,
     ours,
@@ -80,15 +78,24 @@ def delete_owned(
     marker = found.marker
     if marker is not None and marker.owner.generation != generation:
         marker = None  # the name belongs to another generation
-    if marker is None and found.deleting is None:
+    present = marker or found.deleting
+    if present is None:
         if found.marker is None:
             _after_the_last_step(share, handles, volume)
         return True
     # An asset that never became a volume holds nothing that anybody would want to keep.
-    keep = DELETE if not volume.uid else None
-    if marker is not None:
-        return _begin(share, handles, marker, keep, exports)
-    return found.deleting is None or _go_on(share, handles, found.deleting, keep, exports)
+    kept = volume.uid or (_on_delete(present) != DELETE and _holds_something(share, handles, present))
+    step = _begin if marker is not None else _go_on
+    return step(share, handles, present, None if kept else DELETE, exports)
+
+
+def _on_delete(marker: VolumeMarker) -> str:
+    return str(marker.demand.get("on_delete", DELETE))
+
+
+def _holds_something(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
+    found = directory_attributes(share, handles, marker.components)
+    return found is not None and bool(page_of_names(share.client, found[1]))
 
 
 def _remove_empty(share: Share, handles: Handles, path: Path) -> Reply:
@@ -97,46 +104,9 @@ def _remove_empty(share: Share, handles: Handles, path: Path) -> Reply:
     return Reply(Status.NOENT, []) if leave is None else share.client.pipeline([[*leave, REMOVE(path[-1])]])[0]
 
 
-def delete_unfinished(share: Share, handles: Handles, marker: VolumeMarker, exports: Exports | NoExports) -> bool:
-    """Remove what an interrupted call left of a volume, unless it is whole: then False.
-
-    Its directory is removed only by an operation that refuses one that holds something.
-    """
-    path = marker.components
-    found = directory_attributes(share, handles, path)
-    if found is not None and not is_unfinished(found[0], marker):
-        return False
-    if found is not None:
-        reply = _remove_empty(share, handles, path)
-        if reply.status in FULL:
-            return False
-        if reply.status not in MISSING:
-            values_of(reply)
-    # Should another call make the directory again, it stays: that call finds its marker gone.
-    _begin(share, handles, marker, RETAIN, exports)
-    remove_empty_parents(share, handles, path)
-    return True
-
-
-def finish_deletion(
-    share: Share,
-    handles: Handles,
-    deleting: VolumeMarker,
-    exports: Exports | NoExports,
-    *,
-    file: bytes | None = None,
-) -> bool:
-    """Go on with a deletion that an earlier call began, as the volume's class says; False = not finished.
-
-    file: the marker's name, if not its key: the directory is being emptied then (`is_emptied`), and not kept.
-    """
-    return _go_on(share, handles, deleting, None if file is None else DELETE, exports, file=file)
-
-
-def is_emptied(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
-    """Return whether the directory of a volume is being deleted where it is."""
-    found = directory_attributes(share, handles, marker.components)
-    return found is not None and found[0].get(MODE) == EMPTIED_MODE
+def finish_deletion(share: Share, handles: Handles, deleting: VolumeMarker, exports: Exports | NoExports) -> bool:
+    """Go on with a deletion that an earlier call began, as the volume's class says; False = not finished."""
+    return _go_on(share, handles, deleting, None, exports)
 
 
 def _begin(
@@ -146,8 +116,7 @@ def _begin(
     keep: str | None,
     exports: Exports | NoExports,
 ) -> bool:
-    path = marker.components
-    take_marker = [PUTFH(handles.volumes), SAVEFH(), RENAME(marker.file, marker.key)]
+    path, take_marker = marker.components, _take_marker(handles, marker)
     whole = [
         *take_marker,
         *is_directory(handles.root, path),
@@ -157,7 +126,7 @@ def _begin(
         PUTFH(handles.volumes),
         REMOVE(marker.key),
     ]
-    steps = (keep or marker.demand.get("on_delete")) != DELETE or marker.export_id is not None
+    steps = (keep or _on_delete(marker)) != DELETE or marker.export_id is not None
     if steps or len(whole) > share.client.operations:
         (reply,) = share.client.pipeline([take_marker])
         if reply.status not in MISSING | NO_SPACE:
@@ -175,9 +144,24 @@ def _begin(
     return True
 
 
+def _take_marker(handles: Handles, marker: VolumeMarker) -> list[Request]:
+    return [PUTFH(handles.volumes), SAVEFH(), RENAME(marker.file, marker.key)]
+
+
 def _file_after(reply: Reply, marker: VolumeMarker) -> bytes | None:
     """Return the marker's name after an attempt to rename it, if it is the former one: there was no space."""
     return marker.file if reply.status in NO_SPACE else None
+
+
+def _take_marker_for_space(share: Share, handles: Handles, marker: VolumeMarker) -> bytes | None:
+    """Remove a little of the directory where it is, and try again to rename the marker; returns as `_file_after`."""
+    found = directory_attributes(share, handles, marker.components)
+    if found is not None:
+        TreeRemoval(share.client, found[1], label=text(share, marker.components), deadline=time.monotonic()).clear()
+    (reply,) = share.client.pipeline([_take_marker(handles, marker)])
+    if reply.status not in MISSING | NO_SPACE:
+        values_of(reply)
+    return _file_after(reply, marker)
 
 
 def _go_on(
@@ -194,8 +178,10 @@ def _go_on(
 
     file: the marker's name, if not its key. again: whether earlier calls may have done some of them.
     """
-    on_delete = keep or marker.demand.get("on_delete", DELETE)
+    on_delete = keep or _on_delete(marker)
     exports.remove(marker)
+    if file is not None and on_delete == DELETE:
+        file = _take_marker_for_space(share, handles, marker)
     if on_delete == ARCHIVE:
         archive_directory(share, handles, marker, again=again)
     elif on_delete == DELETE:
@@ -289,8 +275,6 @@ def take_away(share: Share, handles: Handles, path: Path, key: bytes) -> bool:
     except NfsError as error:
         if error.status not in NO_SPACE:
             raise
-        # So that no other process exports it again, or finds it whole.
-        share.client.pipeline([[*walk(handles.root, path), SETATTR(ANONYMOUS, {MODE: EMPTIED_MODE})]])
         if not scrub(share, handles, path, key):
             return False
         reply = _remove_empty(share, handles, path)

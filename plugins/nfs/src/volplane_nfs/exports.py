@@ -41,9 +41,6 @@ class NoExports:
     def ensure(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
         """Nothing to do."""
 
-    def restore(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
-        """Nothing to do."""
-
     def remove(self, marker: VolumeMarker) -> None:
         """Nothing to do."""
 
@@ -150,12 +147,6 @@ class Exports:
         if read_marker(share, handles.volumes, marker.file) is None:
             self.remove(marker)
             raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
-
-    def restore(self, share: Share, handles: Handles, marker: VolumeMarker) -> None:
-        """Export a volume again whose export is lost, now or for the next start of the server. Raises as `ensure`."""
-        export_id = marker.export_id
-        if export_id is None or not self._is_whole(marker, self._manager.path_of(export_id)):
-            self.ensure(share, handles, marker)
 
     def _is_exported(self, export_id: int, marker: VolumeMarker) -> bool:
         return self._manager.path_of(export_id) == server_path(self._settings, marker)

@@ -29,8 +29,6 @@ from volplane_nfs.share import Handles, Share
 
 INITIAL_MODE = 0o700
 """Of a directory that is not finished. The mode of the class is set last."""
-EMPTIED_MODE = 0o3700
-"""Of a directory that is being deleted where it is, because its marker cannot get another name: the share is full."""
 _NO_LINK = frozenset({Status.INVAL, Status.WRONG_TYPE, Status.ISDIR})
 LOOK = mask_of(TYPE, MODE, OWNER, OWNER_GROUP)
 
