@@ -230,6 +230,8 @@ class ProvisionRequest(HookRequest[Asset | InProgress]):
     gone."""
     mount_options: tuple[str, ...] = ()
     """`mountOptions` of the class, for backends that check them. volplane writes them to the volume."""
+    class_name: str = ""
+    """`metadata.name` of the class, for people: a class may be made again with other parameters. "" = not known."""
     source_snapshot: str | None = None
     """Handle of the snapshot to start from; None = empty. The controllers refuse claims with a data source today."""
     source_volume: str | None = None

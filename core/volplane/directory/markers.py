@@ -122,6 +122,8 @@ class VolumeMarker:
     """Unix time."""
     mount_options: tuple[str, ...] = ()
     """Of the class, for a volume that is restored."""
+    class_name: str = ""
+    """Of the class, for a volume that is restored; empty = a version made it that did not know."""
 
     @classmethod
     def new(cls, request: ProvisionRequest, parameters: DirectoryParameters, **own: Any) -> Self:
@@ -136,6 +138,7 @@ class VolumeMarker:
             claim=f"{request.claim.namespace}/{request.claim.name}",
             created_at=round(time.time(), 3),
             mount_options=request.mount_options,
+            class_name=request.class_name,
             **own,
         )
 
@@ -201,6 +204,7 @@ class VolumeMarker:
                 claim=str(fields["claim"]),
                 created_at=float(fields["created_at"]),
                 mount_options=tuple(map(str, fields.get("mount_options", ()))),
+                class_name=str(fields.get("class_name", "")),
                 **cls.decode_own(fields),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -224,6 +228,7 @@ class VolumeMarker:
             "claim": self.claim,
             "created_at": self.created_at,
             **({"mount_options": self.mount_options} if self.mount_options else {}),
+            **({"class_name": self.class_name} if self.class_name else {}),
         }
 
 

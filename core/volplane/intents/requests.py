@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import islice, product
+from itertools import chain, islice, product
 from math import prod
 
 import msgspec
@@ -38,14 +38,10 @@ def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
 
     Of a class with more than `MOST_SEGMENTS` only so many, for by such a class nothing is made.
     """
-    segments: list[Segment] = []
-    for term in storage_class.allowed_topologies or ():
-        expressions = term.match_label_expressions or []
-        keys = [expression.key for expression in expressions]
-        choices = product(*[expression.values or [] for expression in expressions])
-        left = MOST_SEGMENTS - len(segments)
-        segments.extend(dict(zip(keys, values, strict=True)) for values in islice(choices, left))
-    return tuple(segments)
+    terms = [term.match_label_expressions or () for term in storage_class.allowed_topologies or ()]
+    labels = [[[(each.key, value) for value in each.values or ()] for each in term] for term in terms]
+    choices = chain.from_iterable(product(*term) for term in labels)
+    return tuple(map(dict, islice(choices, MOST_SEGMENTS)))
 
 
 def count_segments(storage_class: StorageClass) -> int:
@@ -99,6 +95,7 @@ def provision_request(
         node_segments=places.segments(driver.info.topology_keys),
         selected_node=node_identity(places.nodes.get(selected) if selected else None),
         mount_options=tuple(storage_class.mount_options or ()),
+        class_name=storage_class.name,
     )
 
 

@@ -20,7 +20,7 @@ from volplane_hostpath.markers import VolumeMarker
 
 def kept(site: Any, uid: str = "u1", **parameters: Any) -> Any:
     """Delete a volume of such a class, with a file in it."""
-    asset = site.provision(uid, parameters={"onDelete": "archive", **parameters})
+    asset = site.provision(uid, parameters={"onDelete": "archive", **parameters}, class_name="kept")
     (site.path(asset) / "file").write_text(uid)
     site.delete(site.volume(asset, uid))
     return asset
@@ -75,7 +75,7 @@ def test_an_archived_directory_is_beside_a_marker_with_what_a_restored_volume_ne
     assert found is not None
     assert (found.owner, found.claim, found.capacity_bytes) == (site.owner("u1"), "default/data", asset.capacity_bytes)
     assert f"{site.root}/{found.path}" == str(site.path(asset))
-    assert (found.mode, found.volume_type) == (0o2750, "local")
+    assert (found.mode, found.volume_type, found.class_name) == (0o2750, "local", "kept")
     assert site.listed() == {}
     assert not (site.root / "default").exists()
 

@@ -111,7 +111,8 @@ def test_expired_archives_give_their_space_back_when_the_share_is_full(
 
 def test_an_archive_holds_what_a_volume_that_is_restored_from_it_needs(site: Site, model: ModelServer) -> None:
     parameters = {"onDelete": "archive", "mode": 0o2750, "uid": 1000, "gid": 2000}
-    request = site.demand(parameters=parameters, mount_options=("nfsvers=4.1", "hard"), capacity_bytes=3 * MIB)
+    options = ("nfsvers=4.1", "hard")
+    request = site.demand(parameters=parameters, mount_options=options, capacity_bytes=3 * MIB, class_name="shared")
     made = site.provision(request)
     volume = site.expand(site.volume(made), 5 * MIB)
     site.delete(site.volume((request, volume)))
@@ -125,6 +126,7 @@ def test_an_archive_holds_what_a_volume_that_is_restored_from_it_needs(site: Sit
         str(made[1].source.fields["path"]).removeprefix("/vol/"),
     )
     assert (found.capacity_bytes, found.mount_options, found.mode) == (5 * MIB, ("nfsvers=4.1", "hard"), 0o2750)
+    assert found.class_name == "shared"
     assert (found.demand["uid"], found.gid, found.demand["access_modes"]) == (1000, 2000, ["ReadWriteOnce"])
 
 

@@ -69,6 +69,14 @@ def test_a_marker_holds_what_was_asked_for_and_reads_back() -> None:
     assert VolumeMarker.decode(encode_fields({**made.fields(), "owner": owner})) == made
 
 
+def test_a_marker_names_the_class_which_is_no_part_of_the_demand_and_may_be_unknown() -> None:
+    made = VolumeMarker.new(replace(REQUEST, class_name="fast", mount_options=("hard",)), PARAMETERS)
+    assert VolumeMarker.decode(encode_fields(made.fields())) == made
+    assert (made.class_name, made.demand) == ("fast", marker().demand)
+    assert marker().class_name == ""
+    assert "class_name" not in marker().fields(), "as earlier versions wrote it"
+
+
 @pytest.mark.parametrize(
     "changed",
     [

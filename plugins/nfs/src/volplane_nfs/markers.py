@@ -84,8 +84,8 @@ class VolumeMarker(directory.VolumeMarker):
         owner = self.owner
         short = [owner.cluster_id, owner.claim_uid, owner.volume_name, owner.generation]
         content = encode_fields({**self.fields(), "owner": short, "export_id": self.export_id})
-        if len(content) > LARGEST and self.mount_options:
-            return replace(self, mount_options=()).encode()
+        if len(content) > LARGEST and (self.mount_options or self.class_name):
+            return replace(self, mount_options=(), class_name="").encode()
         if len(content) > LARGEST:
             raise InvalidArgument(
                 f"the marker of {self.name} has {len(content)} bytes, more than {LARGEST}: shorten pathTemplate"
