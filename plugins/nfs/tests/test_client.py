@@ -264,6 +264,7 @@ class Slow:
     """A server on which each operation takes a while, one after the other, as nfsd on a disk does."""
 
     operations = 63
+    moves = 0
 
     def __init__(self, model: ModelServer, seconds: float) -> None:
         self._client = client_of(model)

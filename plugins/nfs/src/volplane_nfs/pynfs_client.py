@@ -47,6 +47,7 @@ class PynfsClient:
     """One client of NFSv4.0 without state on the server, made again after every error."""
 
     operations = 32
+    moves = 0
 
     def __init__(self, address: Address, *, credentials: Credentials, timeout: float) -> None:
         """Import pynfs; raises `InvalidArgument` if it cannot be."""

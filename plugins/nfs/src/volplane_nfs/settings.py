@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Self
@@ -57,6 +58,18 @@ class ShareAddress:
         return f"{self.server}:{self.text}"
 
 
+def _address_in(text: str, part: str) -> Address:
+    wrong = InvalidArgument(f"option failover: {part!r} in {text!r} is no ADDRESS[:PORT]; write IPv6 as [fd00::1]")
+    try:
+        url = urlsplit(f"nfs://{part.strip()}")
+        address = Address(url.hostname or "", url.port or 2049)
+    except ValueError:
+        raise wrong from None
+    if not is_host(address.host) or url.netloc != part.strip() or url.username is not None:
+        raise wrong
+    return address
+
+
 def is_host(host: str) -> bool:
     """Return whether this is an address or a name of a host."""
     try:
@@ -78,6 +91,14 @@ class Settings:
             pattern="nfs://[^/].*",
         ),
     ]
+    failover: Annotated[
+        tuple[str, ...],
+        Param(
+            "Further addresses of servers for the driver, comma-separated: SERVER[:PORT]=ADDRESS[:PORT], with the "
+            "server as in `shares`. One that does not take a connection within 1.5 s, or does not answer a call within "
+            "`timeout`, is left for the next. Volumes name the server of `shares`: nodes need its own failover.",
+        ),
+    ] = ()
     mode: Annotated[
         str,
         Param(
@@ -191,6 +212,13 @@ class Settings:
                 shorter, longer = sorted((share.path, other.path), key=len)
                 if share.server == other.server and longer[: len(shorter)] == shorter:
                     raise InvalidArgument(f"option shares: {share} and {other} overlap; name one of them")
+        servers = {share.server for share in self.addresses}
+        for server in self.other_addresses:
+            if server not in servers:
+                known = ", ".join(sorted(map(str, servers)))
+                raise InvalidArgument(f"option failover: {server} is none of the servers in shares ({known})")
+        if self.failover and self.client != "volplane":
+            raise InvalidArgument(f"option failover: client {self.client} uses one address only; take it out")
         if self.mode == EXPORT:
             self._check_export()
 
@@ -213,6 +241,17 @@ class Settings:
     def addresses(self) -> tuple[ShareAddress, ...]:
         """Return the shares. Raises `InvalidArgument`."""
         return tuple(map(ShareAddress.parse, self.shares))
+
+    @cached_property
+    def other_addresses(self) -> Mapping[Address, tuple[Address, ...]]:
+        """Return the further addresses of servers. Raises `InvalidArgument`."""
+        found: dict[Address, tuple[Address, ...]] = {}
+        for text in self.failover:
+            server, *others = (_address_in(text, part) for part in text.split("="))
+            if len(others) != 1:
+                raise InvalidArgument(f"option failover: {text!r} is no SERVER[:PORT]=ADDRESS[:PORT]")
+            found[server] = (*found.get(server, ()), *others)
+        return found
 
     @property
     def export(self) -> Settings | None:

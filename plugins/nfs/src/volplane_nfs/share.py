@@ -60,6 +60,8 @@ class Share:
         self._mark = mark
         self._lock = threading.Lock()
         self._handles: Handles | None = None
+        self._moves = 0
+        """Of the client, when the handles were looked up: at another address the share's id is compared first."""
         self._known_id = ""
         self.reports = Reports()
         self.archives_due = 0.0
@@ -103,8 +105,8 @@ class Share:
 
     def handles(self) -> Handles:
         """Open the share, or return what is known. Raises NfsError, TransportError, `Unavailable`."""
-        handles = self._handles
-        if handles is not None:
+        handles, moves = self._handles, self.client.moves
+        if handles is not None and moves == self._moves:
             return handles
         opened = self._open()
         with self._lock:
@@ -114,7 +116,7 @@ class Share:
                     "is mounted on the server; nothing is touched until it is back, or volplane is started again"
                 )
             self._known_id = opened.share_id
-            self._handles = opened
+            self._handles, self._moves = opened, moves
         return opened
 
     def _open(self) -> Handles:

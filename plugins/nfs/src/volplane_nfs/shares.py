@@ -159,4 +159,5 @@ def _client(server: Address, settings: Settings, dial: Dial, now: Callable[[], f
         connections=settings.connections,
         dial=dial,
         now=now,
+        others=settings.other_addresses.get(server, ()),
     )

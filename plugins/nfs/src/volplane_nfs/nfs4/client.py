@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from volplane_nfs.nfs4.connection import Address, Dial, dial_tcp
+from volplane_nfs.nfs4.connection import Address, Dial, Failover, dial_tcp
 from volplane_nfs.nfs4.errors import NfsError, NoAnswer, ServerUnavailable, TransportError
 from volplane_nfs.nfs4.operations import Reply, Request
 from volplane_nfs.nfs4.rpc import Credentials
@@ -32,6 +32,10 @@ class Compounds(Protocol):
     @property
     def operations(self) -> int:
         """Return how many operations one COMPOUND may have."""
+
+    @property
+    def moves(self) -> int:
+        """Return how often another address of the server was turned to: file handles may mean nothing there."""
 
     def compound(self, *requests: Request) -> list[Any]:
         """Do these operations; the values of their results. Raises NfsError, TransportError."""
@@ -61,7 +65,8 @@ class Client:
     """Calls one server. Threads may share it; after fork(2) the child connects again.
 
     timeout: seconds of a call, from sending to its answer. connections: at most so many; another one is opened when
-    each has a call under way. now: the clock of the rest that a dead server is given.
+    each has a call under way. now: the clock of the rest that a dead server is given. others: addresses at which the
+    same server, or another one with the same files, answers when `address` does not.
     """
 
     def __init__(
@@ -73,12 +78,18 @@ class Client:
         connections: int = 8,
         dial: Dial = dial_tcp,
         now: Callable[[], float] = time.monotonic,
+        others: Sequence[Address] = (),
     ) -> None:
         self.address = address
         self._credentials = credentials.encode()
         self._timeout = timeout
         self._connections = connections
-        self._dial = dial
+        self._failover = Failover((address, *others), dial) if others else None
+        self._dial = self._failover or dial
+        self._turns = len(others)
+        self._turned = 0
+        """To how many other addresses it has turned since the server answered a call."""
+        self._turned_at = 0.0
         self._now = now
         self._nonce = secrets.token_hex(8)
         self._pid = os.getpid()
@@ -99,6 +110,10 @@ class Client:
     @property
     def operations(self) -> int:
         return min((channel.operations for channel in self._channels), default=32)
+
+    @property
+    def moves(self) -> int:
+        return 0 if self._failover is None else self._failover.moves
 
     @property
     def minor(self) -> int | None:
@@ -137,8 +152,8 @@ class Client:
         finally:
             self._give_back(channel, alone)
         self._heard = time.monotonic()
-        if self._rest:
-            self._rest = self._rest_until = 0.0
+        if self._rest or self._turned:
+            self._rest, self._rest_until, self._turned = 0.0, 0.0, 0
         return replies
 
     def close(self) -> None:
@@ -174,6 +189,7 @@ class Client:
                 dial=self._dial,
                 timeout=self._timeout,
                 connecting=self._connecting,
+                moves=lambda: self.moves,
             )
             self._channels.append(channel)
             return channel, True
@@ -201,10 +217,21 @@ class Client:
         """Fail the next calls at once, so that a dead server holds no threads; the first one after that tries again.
 
         A server that has answered any call `since` (monotonic) is slow, or took too much at once, and is not dead.
+        Another address of the server is tried first.
         """
         with self._lock:
             if any(channel.answered > since for channel in self._channels):
                 return
+            silent = isinstance(error, NoAnswer) or isinstance(error.__cause__, NoAnswer)
+            if self._failover is not None and silent:
+                if self._turned_at > since:
+                    return  # Another call, which began earlier, has turned to it.
+                if self._turned < self._turns:
+                    self._turned, self._turned_at = self._turned + 1, time.monotonic()
+                    self._failover.turn()
+                    for channel in self._channels:
+                        channel.cut()
+                    return
         if isinstance(error, ServerUnavailable) and "being connected to" in str(error):
             return
         self._why = str(error)

@@ -35,6 +35,8 @@ _TICK: Final = 0.25
 """Seconds after which the kernel gives a waiting thread back, so that it sees whether its time is up."""
 _IDLE: Final = 0.05
 """Seconds since the last answer after which a connection may have been closed by the server."""
+_EACH: Final = 1.5
+"""Seconds of connecting to an address while there are others: a first SYN may be lost once."""
 _RESOLVE_THREADS: Final = threading.BoundedSemaphore(8)
 """Look-ups of names that hang keep their thread; no more than these are given to them."""
 
@@ -72,10 +74,9 @@ def dial_tcp(address: Address, seconds: float) -> Stream:
     """Return a TCP connection to the first address of the host that answers."""
     deadline = time.monotonic() + seconds
     last: OSError = OSError(f"{address.host} has no address")
-    for family, kind, protocol, _, place in _resolve(address, seconds):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
+    places = _resolve(address, seconds)
+    for number, (family, kind, protocol, _, place) in enumerate(places):
+        left = _share_of(deadline, last=number + 1 == len(places))
         stream = socket.socket(family, kind, protocol)
         try:
             stream.settimeout(left)
@@ -89,6 +90,46 @@ def dial_tcp(address: Address, seconds: float) -> Stream:
         else:
             return stream
     raise last
+
+
+def _share_of(deadline: float, *, last: bool) -> float:
+    """Return the seconds that an attempt to connect may take. last: there is no other address. Raises TimeoutError."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left if last else min(left, _EACH)
+
+
+class Failover:
+    """A `Dial` to a server that has several addresses: to the one that answered last, else to the others in turn."""
+
+    def __init__(self, addresses: Sequence[Address], dial: Dial) -> None:
+        self._dial = dial
+        self._order = tuple(addresses)
+        self._last: Address | None = None
+        self.moves = 0
+        """How often a connection was made to another address than the one before."""
+
+    def __call__(self, _address: Address, seconds: float) -> Stream:
+        """Connect to the first address that answers; raises OSError."""
+        deadline = time.monotonic() + seconds
+        problem: OSError | None = None
+        order = self._order
+        for number, address in enumerate(order):
+            try:
+                stream = self._dial(address, _share_of(deadline, last=number + 1 == len(order)))
+            except OSError as error:
+                problem = problem or error
+            else:
+                self._order = (*order[number:], *order[:number])
+                self.moves += self._last not in {None, address}
+                self._last = address
+                return stream
+        raise problem or TimeoutError("timed out")
+
+    def turn(self) -> None:
+        """Begin with another address from now on: what is connected to the first one does not answer calls."""
+        self._order = (*self._order[1:], *self._order[:1])
 
 
 def _let_the_kernel_wait(stream: socket.socket) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from volplane_nfs.nfs4.compound import pack_compound, unpack_reply
@@ -79,7 +79,7 @@ class _Item(Call):
 class Channel:
     """One connection at a time to one server; it connects when it is needed, and again when it was lost.
 
-    connecting: held by the thread that connects, of all channels to the server.
+    connecting: held by the thread that connects, of all channels to the server. moves: of `Compounds`.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Channel:
         dial: Dial,
         timeout: float,
         connecting: threading.Lock,
+        moves: Callable[[], int] = lambda: 0,
     ) -> None:
         self._address = address
         self._credentials = credentials
@@ -98,6 +99,7 @@ class Channel:
         self._dial = dial
         self._timeout = timeout
         self._connecting = connecting
+        self._moves = moves
         self._connection: Connection | None = None
         self._session: Session | None = None
         self._minor = 1
@@ -136,13 +138,16 @@ class Channel:
         Raises ServerUnavailable (nothing was done), NoAnswer, OutcomeUnknown, NotAnNfsServer.
         """
         waiting = [_Item(requests) for requests in compounds]
-        todo = waiting
+        todo, moves = waiting, self._moves()
         started = interrupted = False
         while todo:
             if time.monotonic() >= deadline:
                 raise NoAnswer("no answer in time")
             try:
                 connection, session = self._ready(deadline)
+                if self._moves() != moves:
+                    self._drop(todo)
+                    raise OutcomeUnknown("another address of the server was turned to")
                 part = self._take_slots(todo, session, deadline)
             except ServerUnavailable as error:
                 if isinstance(error.__cause__, NoAnswer) and not interrupted:
@@ -168,6 +173,12 @@ class Channel:
                 self._plain(connection, [DESTROY_SESSION(session.id)], 1, deadline)
                 self._plain(connection, [DESTROY_CLIENTID(session.clientid)], 1, deadline)
         connection.close()
+
+    def cut(self) -> None:
+        """Break the connection; calls without an answer end. The session stays for the next one."""
+        connection = self._connection
+        if connection is not None:
+            connection.close()
 
     # --- calls --------------------------------------------------------------------------------------------------
 

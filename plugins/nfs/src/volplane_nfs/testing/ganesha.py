@@ -23,7 +23,7 @@ _READ_SEARCH: Final = 2
 """CAP_DAC_READ_SEARCH: FSAL_VFS opens files by handle."""
 
 _CONFIGURATION: Final = """\
-NFS_CORE_PARAM {{ NFS_Port = {port}; Bind_addr = 127.0.0.1; Protocols = 4; Enable_UDP = false; Enable_NLM = false;
+NFS_CORE_PARAM {{ NFS_Port = {port}; Bind_addr = {host}; Protocols = 4; Enable_UDP = false; Enable_NLM = false;
                  Enable_RQUOTA = false; }}
 NFSV4 {{ {grace} Lease_Lifetime = {lease}; RecoveryRoot = {directory}/recovery; Only_Numeric_Owners = true;
         Minor_Versions = {minors}; }}
@@ -68,7 +68,7 @@ class GaneshaServer:
     """A server whose export /vol is `<directory>/data`. directory: on ext4, xfs or tmpfs, not on overlayfs.
 
     grace: seconds of its grace period, 0 = none. minors: versions 4.x that it speaks. export: more of the EXPORT block.
-    data: what is exported, if not `<directory>/data`.
+    data: what is exported, if not `<directory>/data`. host: the address that it listens on.
     """
 
     def __init__(
@@ -81,10 +81,12 @@ class GaneshaServer:
         minors: str = "0,1,2",
         export: str = "",
         data: Path | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.directory = directory
         self.data = data or directory / "data"
         self.exports = directory / "exports.d"
+        self.host = host
         self.port = _free_port()
         self.bus = f"unix:path={directory}/bus.sock"
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -93,6 +95,7 @@ class GaneshaServer:
         period = f"Graceless = false; Grace_Period = {grace};" if grace else "Graceless = true;"
         self._text = _CONFIGURATION.format(
             port=self.port,
+            host=host,
             directory=directory,
             data=self.data,
             fsal=fsal,
@@ -105,7 +108,7 @@ class GaneshaServer:
     @property
     def share(self) -> str:
         """Return the share as in the driver's option `shares`."""
-        return f"nfs://127.0.0.1:{self.port}/vol"
+        return f"nfs://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/vol"
 
     @property
     def log(self) -> str:
@@ -169,7 +172,7 @@ class GaneshaServer:
         self._processes.append(process)
 
     def _answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1.0):
+        with suppress(OSError), socket.create_connection((self.host, self.port), timeout=1.0):
             return True
         return False
 
