@@ -35,6 +35,7 @@ from volplane import (
     VolumeSource,
 )
 from volplane_hostpath import HostPathBackend
+from volplane_hostpath.testing import FakeQuotas
 
 DRIVER = "hostpath.volplane.dev"
 MIB = 1 << 20
@@ -43,12 +44,21 @@ MIB = 1 << 20
 class Site:
     """A driver on a root, as the core would call it."""
 
-    def __init__(self, root: Path, *, cluster: str = "cluster-1", driver: str = DRIVER, **options: Any) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        cluster: str = "cluster-1",
+        driver: str = DRIVER,
+        quotas: FakeQuotas | None = None,
+        **options: Any,
+    ) -> None:
         self.root = root
         self.cluster = cluster
         self.driver = driver
         self.options = {"root": str(root), "node_name": "node-a", **options}
-        self.backend = HostPathBackend(self.options)
+        self.quotas = quotas
+        self.backend = HostPathBackend(self.options, quotas=quotas)
 
     @classmethod
     def grow(cls, directory: Path, *, width: int = 3, depth: int = 3) -> None:
@@ -64,7 +74,7 @@ class Site:
     def again(self, **options: Any) -> Site:
         """The same driver in another process."""
         known = {key: value for key, value in self.options.items() if key != "root"}
-        return Site(self.root, cluster=self.cluster, driver=self.driver, **{**known, **options})
+        return Site(self.root, cluster=self.cluster, driver=self.driver, quotas=self.quotas, **{**known, **options})
 
     def context(self, **fields: Any) -> Context:
         return Context(driver=self.driver, cluster_id=self.cluster, **fields)

@@ -89,5 +89,6 @@ def test_the_driver_describes_itself(site: Any) -> None:
         "volumeType",
         "onDelete",
         "archiveRetention",
+        "quota",
     }
     assert not any("root" in parameter.name.lower() for parameter in info.parameters.parameters)

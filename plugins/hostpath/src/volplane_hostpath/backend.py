@@ -78,6 +78,7 @@ from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.mounts import MountTable
+from volplane_hostpath.project_quotas import ProjectQuotas
 from volplane_hostpath.provision import (
     NodeTopology,
     asset_of,
@@ -101,8 +102,8 @@ class HostPathBackend(BackendSpec):
     default_driver_name: ClassVar[str] = "hostpath.volplane.dev"
     options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Settings)
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        """Check the options; raises `InvalidArgument`."""
+    def __init__(self, options: Mapping[str, Any], *, quotas: ProjectQuotas | None = None) -> None:
+        """Check the options; raises `InvalidArgument`. quotas: how limits are set; None = by the kernel."""
         super().__init__(options)
         self._settings = read_parameters(Settings, options)
         self._root_id = self._settings.root_id
@@ -111,7 +112,7 @@ class HostPathBackend(BackendSpec):
         self._index = VolumeIndex(self._settings.overcommit_percent)
         self._locks = Locks()
         self._mounts = MountTable()
-        self._roots = OpenRoots(self._settings, self._mounts)
+        self._roots = OpenRoots(self._settings, self._mounts, quotas)
         self._waits = DiskWaits()
         self._expiry = Expiry()
 
@@ -183,7 +184,7 @@ class HostPathBackend(BackendSpec):
                 marker = VolumeMarker.new(
                     request, parameters, volume_type=parameters.volume_type, segment=dict(segment)
                 )
-                stage_volume(root, self._index, self._waits, self._settings, marker=marker, context=context)
+                marker = stage_volume(root, self._index, self._waits, self._settings, marker=marker, context=context)
             else:
                 # A field that the marker of an older version does not have is not compared.
                 demand = {key: asked for key, asked in parameters.demand(request).items() if key in marker.demand}
@@ -261,7 +262,7 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset:
-        """Raise the promised size in the marker."""
+        """Raise the promised size in the marker, and the limit of a volume that has one."""
         volume, context = request.volume, request.context
         if volume.owner is None:
             raise Unsupported(f"{volume.name} was not made by this driver: nothing was promised to it")

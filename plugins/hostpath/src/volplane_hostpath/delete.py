@@ -78,10 +78,14 @@ def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: Volu
     waits.wait(root, [*above, (root.fd, ""), (root.directory(TRASH), ""), (root.directory(TRASH), marker.entry)])
     if not empty_trash(root, marker.entry, deadline):
         return False
+    archived = marker.demand.get("on_delete") == ARCHIVE
+    if marker.project is not None and not archived:
+        with suppress(OSError):  # Without its directory the limit holds nobody, and the next owner sets its own.
+            root.quotas.set_limit(root.fd, marker.project, 0)
     with index.open(root, deadline.remaining(), context.log):
         forget_parents(root, index, marker.path, counted=1)
         index.remove(root, marker.name)
-        if marker.demand.get("on_delete") == ARCHIVE:
+        if archived:
             index.look_again()
     # Second wait: the volume stays deleted. An entry of a parent that comes back is removed by the next start.
     waits.wait(root, [(root.directory(VOLUMES), "")])

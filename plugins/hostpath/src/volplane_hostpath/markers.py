@@ -61,6 +61,8 @@ class VolumeMarker(directory.VolumeMarker):
     """Kind of the volume's source: `local` or `hostPath`."""
     segment: Mapping[str, str] = field(default_factory=dict)
     """Node affinity; empty = none."""
+    project: int | None = None
+    """Number of its project; None = it has no limit."""
 
     @property
     def mode(self) -> int:
@@ -71,9 +73,12 @@ class VolumeMarker(directory.VolumeMarker):
     def decode_own(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that this class adds."""
         segment = {str(key): str(value) for key, value in fields["segment"].items()}
-        return {"volume_type": str(fields["volume_type"]), "segment": segment}
+        project = None if fields.get("project") is None else int(fields["project"])
+        return {"volume_type": str(fields["volume_type"]), "segment": segment, "project": project}
 
     def encode(self) -> bytes:
         """Return the content of the file."""
-        own = {"volume_type": self.volume_type, "segment": self.segment}
+        own: dict[str, Any] = {"volume_type": self.volume_type, "segment": self.segment}
+        if self.project is not None:
+            own["project"] = self.project
         return encode_fields({**self.fields(), **own}) + b"\n"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from volplane import (
@@ -54,6 +54,7 @@ from volplane_hostpath.parent_directories import (
     refuse_foreign_parents,
     register_parents,
 )
+from volplane_hostpath.project_quotas import REQUIRED, choose_number, limit_directory, unsupported
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.settings import HOST_PATH, Settings
 
@@ -123,14 +124,15 @@ def asset_of(root: Root, marker: VolumeMarker) -> Asset:
 
 def stage_volume(
     root: Root, index: VolumeIndex, waits: DiskWaits, settings: Settings, *, marker: VolumeMarker, context: Context
-) -> None:
-    """Make the directory in tmp, write the marker and wait for the disk. Needs the volume's lock.
+) -> VolumeMarker:
+    """Make the directory in tmp, write the marker and wait for the disk; returns the marker. Needs the volume's lock.
 
     A failure leaves nothing.
     """
     try:
         with index.open(root, Deadline(context).remaining(), context.log):
             missing = _check_room_and_path(root, index, settings, marker)
+            marker = _with_project(root, marker)
             _make_directory(root, marker)
             register_parents(root, missing)
             index.stage(root, marker, replaces=False)
@@ -142,6 +144,7 @@ def stage_volume(
             doing = f"make the directory of {marker.name}"
             raise to_backend_error(error, root=root.path, doing=doing, nothing_done=undone) from error
         raise
+    return marker
 
 
 def finish_volume(
@@ -190,7 +193,7 @@ def _stage_again(root: Root, index: VolumeIndex, marker: VolumeMarker, context: 
     """Prepare the directory in tmp of a volume whose marker an earlier call wrote."""
     if not entry_exists(marker.entry, root.directory(TMP)):
         os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
-    _set_owner_and_mode(root, marker)
+    _set_limit_owner_and_mode(root, marker)
     with index.open(root, Deadline(context).remaining(), context.log):
         try:
             register_parents(root, refuse_foreign_parents(root, marker.path))
@@ -246,19 +249,31 @@ def _check_room_and_path(root: Root, index: VolumeIndex, settings: Settings, mar
     return missing
 
 
+def _with_project(root: Root, marker: VolumeMarker) -> VolumeMarker:
+    """Return the marker with a project, if its class demands a limit. Needs the lock of the index."""
+    if marker.demand.get("quota") != REQUIRED:
+        return marker
+    try:
+        return replace(marker, project=choose_number(marker.name, lambda number: root.quotas.is_free(root.fd, number)))
+    except OSError as error:
+        raise unsupported(error, root.path) from error
+
+
 def _make_directory(root: Root, marker: VolumeMarker) -> None:
     try:
         os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
     except FileExistsError:
         discard_staged(root, marker.name)
         os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
-    _set_owner_and_mode(root, marker)
+    _set_limit_owner_and_mode(root, marker)
 
 
-def _set_owner_and_mode(root: Root, marker: VolumeMarker) -> None:
-    """Set owner and mode of the directory in tmp."""
+def _set_limit_owner_and_mode(root: Root, marker: VolumeMarker) -> None:
+    """Set limit, owner and mode of the directory in tmp."""
     uid, gid = marker.demand.get("uid"), marker.demand.get("gid")
     with closing(open_directory(marker.entry, root.directory(TMP), root.mount, label=f"{root.path} (tmp)")) as fd:
+        if marker.project is not None:
+            limit_directory(root.quotas, fd, marker.project, marker.capacity_bytes, root=root.path)
         if uid is not None or gid is not None:
             os.fchown(fd, -1 if uid is None else uid, -1 if gid is None else gid)
         # After fchown, which clears the set-id bits.

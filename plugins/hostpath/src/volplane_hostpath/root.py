@@ -17,6 +17,7 @@ from volplane_hostpath.dirfd import create_file, names_in, open_directory, read_
 from volplane_hostpath.locks import Deadline, locked
 from volplane_hostpath.markers import RootMarker
 from volplane_hostpath.mounts import MountIdentity, MountTable, parse_fstab, read_mounts
+from volplane_hostpath.project_quotas import KernelQuotas, ProjectQuotas
 from volplane_hostpath.settings import Settings
 
 ROOT_MARKER = "root.json"
@@ -39,11 +40,12 @@ class Root:
     run at the same time share one (`OpenRoots`).
     """
 
-    def __init__(self, path: str, mounts: MountTable) -> None:
-        """Open the directory; raises `Unavailable` if there is none."""
+    def __init__(self, path: str, mounts: MountTable, quotas: ProjectQuotas | None = None) -> None:
+        """Open the directory; raises `Unavailable` if there is none. quotas: the kernel's if None."""
         self.path = path
         self.id = ""
         self.mounts = mounts
+        self.quotas = quotas or KernelQuotas()
         self._opening = threading.Lock()
         self._opened: dict[str, int] = {}
         self._stack = ExitStack()
@@ -159,9 +161,10 @@ _Signature = tuple[int, int, int, int, int]
 class OpenRoots:
     """The root of a driver, opened once for all calls that run at the same time, and closed after the last of them."""
 
-    def __init__(self, settings: Settings, mounts: MountTable) -> None:
+    def __init__(self, settings: Settings, mounts: MountTable, quotas: ProjectQuotas | None = None) -> None:
         self._settings = settings
         self._mounts = mounts
+        self._quotas = quotas
         self._lock = threading.Lock()
         self._users: dict[Root, int] = {}
         self._last: tuple[int, int, Root] | None = None
@@ -193,7 +196,7 @@ class OpenRoots:
                 if (device, inode) == (found.st_dev, found.st_ino):
                     self._users[root] += 1
                     return root
-        root = Root(self._settings.root, self._mounts)
+        root = Root(self._settings.root, self._mounts, self._quotas)
         status = os.fstat(root.fd)
         with self._lock:
             self._users[root] = 1

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, read_parameters
 from volplane.directory import KeptDirectoryParameters
+from volplane_hostpath.project_quotas import NONE, REQUIRED
 
 LOCAL = "local"
 HOST_PATH = "hostPath"
@@ -105,6 +106,15 @@ class ClassParameters(KeptDirectoryParameters):
         str | None,
         Param("Source of the volume; default: the driver's option `source`.", name="volumeType", choices=_SOURCES),
     ] = None
+    quota: Annotated[
+        str,
+        Param(
+            "`required`: the directory gets a project quota of the volume's size, which xfs and ext4 have; no volume "
+            "is made without. Whoever owns a file can give it to another project: this bounds mistakes, not hostile "
+            "pods.",
+            choices=(NONE, REQUIRED),
+        ),
+    ] = NONE
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], settings: Settings) -> ClassParameters:
@@ -120,7 +130,7 @@ class ClassParameters(KeptDirectoryParameters):
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values."""
-        return {**super().demand(request), "volume_type": self.volume_type}
+        return {**super().demand(request), "volume_type": self.volume_type, "quota": self.quota}
 
 
 PARAMETERS = ParameterSchema.of(ClassParameters)

@@ -19,7 +19,7 @@ from volplane_hostpath.backend import HostPathBackend
 if TYPE_CHECKING:
     from volplane_testing import Subject
 
-__all__ = ["fill", "subject", "subject_below", "tree"]
+__all__ = ["FakeQuotas", "fill", "subject", "subject_below", "tree"]
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MEMORY: Final = "/dev/shm"  # noqa: S108 -- a directory with a random name is made below it
@@ -75,6 +75,43 @@ def _subject_type() -> type[Subject]:
             'subject() needs the testing kit of volplane: pip install "volplane-hostpath[testing]"', name=error.name
         ) from None
     return Subject
+
+
+class FakeQuotas:
+    """Project quotas in memory, of one file system. fails: the errno of each call; 0 = none. enforced: as mounted."""
+
+    def __init__(self, *, fails: int = 0, enforced: bool = True) -> None:
+        self.fails = fails
+        self.enforced = enforced
+        self.projects: dict[int, int] = {}
+        """Directories, by their inodes, and their projects."""
+        self.limits: dict[int, int] = {}
+
+    def set_project(self, fd: int, number: int) -> None:
+        self._check()
+        self.projects[os.fstat(fd).st_ino] = number
+
+    def is_free(self, fd: int, number: int) -> bool:
+        self._check()
+        return not any(
+            self.projects.get(Path(above).stat().st_ino) == number for above, _, _ in os.walk(f"/proc/self/fd/{fd}/.")
+        )
+
+    def set_limit(self, fd: int, number: int, size: int) -> None:
+        self._check()
+        self.limits[number] = size
+
+    def size_of(self, fd: int) -> int:
+        limit = self.limits.get(self.projects.get(os.fstat(fd).st_ino, 0), 0)
+        return limit if self.enforced and limit else 1 << 50
+
+    def limit_of(self, path: Path) -> int | None:
+        """Return the limit of a directory; None = it has none."""
+        return self.limits.get(self.projects.get(path.stat().st_ino, 0)) or None
+
+    def _check(self) -> None:
+        if self.fails:
+            raise OSError(self.fails, os.strerror(self.fails))
 
 
 def tree(root: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The hooks `expand` and `adopt`: only the marker of the volume changes. Sizes are not enforced."""
+"""The hooks `expand` and `adopt`: the marker of the volume changes, and the limit where it has one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,30 @@ from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker, marker_file
+from volplane_hostpath.project_quotas import limit_for, unsupported
 from volplane_hostpath.root import TMP, VOLUMES, Root
 
 
 def expand_marker(
     root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, *, capacity_bytes: int, context: Context
 ) -> VolumeMarker:
-    """Promise at least `capacity_bytes`; returns the marker. Needs the volume's lock; raises `ResourceExhausted`."""
+    """Promise at least `capacity_bytes`, and raise the limit to that; returns the marker. Needs the volume's lock.
+
+    Raises `ResourceExhausted`.
+    """
+    grown = _promised(root, index, waits, marker, capacity_bytes=capacity_bytes, context=context)
+    if grown.project is not None:
+        try:
+            # After an earlier call that ended in between, too.
+            root.quotas.set_limit(root.fd, grown.project, limit_for(grown.capacity_bytes))
+        except OSError as error:
+            raise unsupported(error, root.path) from error
+    return grown
+
+
+def _promised(
+    root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, *, capacity_bytes: int, context: Context
+) -> VolumeMarker:
     more = capacity_bytes - marker.capacity_bytes
     if more <= 0:
         return marker
