@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
+import subprocess
+import sys
 import textwrap
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -347,6 +351,19 @@ def test_several_threads_share_a_client(model: ModelServer) -> None:
         client.close()
     assert errors == []
     assert len(model.share.children) == 120
+
+
+def test_the_client_stands_alone(tmp_path: Path) -> None:
+    """Without volplane, the rest of the plugin, and everything that is installed."""
+    copy = tmp_path / "volplane_nfs"
+    shutil.copytree(Path(volplane_nfs.nfs4.__file__).parent, copy / "nfs4")
+    (copy / "__init__.py").touch()
+    modules = ", ".join(f"volplane_nfs.nfs4.{each.stem}" for each in (copy / "nfs4").glob("[a-z]*.py"))
+    environment = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import {modules}"], env=environment, check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_host_that_does_not_resolve_is_unavailable_by_name() -> None:

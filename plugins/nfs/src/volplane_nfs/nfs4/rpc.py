@@ -81,7 +81,7 @@ def check_reply_header(reader: Reader) -> None:
         if reader.uint32() == 0:
             raise NotAnNfsServer("the server does not speak version 2 of ONC RPC")
         raise ServerUnavailable(
-            f"the server refuses the credentials of AUTH_SYS (auth_stat {reader.uint32()}): it may want Kerberos"
+            f"the server refuses the credentials of AUTH_SYS (auth_stat {reader.uint32()}): it may want Kerberos or TLS"
         )
     reader.uint32()
     _AUTH_BODY.unpack(reader)
