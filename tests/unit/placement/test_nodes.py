@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from unit.deciding import disk, put, state_with
+from unit.placement.world import ZONE, node
 from volplane.controller.actions import Settled
 from volplane.kube.objects import Node
 from volplane.placement.assign import decide_node
 from volplane.placement.nodes import NodeBook, is_ready, takes_volumes
 from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
-
-ZONE = "zone"
-
-
-def node(name: str, *, ready: str | None = "True", version: int = 1, **spec: Any) -> Node:
-    conditions = [{"type": "Ready", "status": ready}] if ready is not None else []
-    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version), "labels": {ZONE: name}}
-    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"conditions": conditions}}, Node)
 
 
 class Nodes:

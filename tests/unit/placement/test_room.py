@@ -8,7 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from unit.deciding import put
-from unit.placement.test_nodes import Nodes, node
+from unit.placement.test_nodes import Nodes
+from unit.placement.world import node
 from volplane.kube import names
 from volplane.kube.objects import CsiStorageCapacity, OwnerReference
 from volplane.placement.room import Promise, PublishedRoom, Room
