@@ -44,6 +44,8 @@ TESTS: Final = (
     "tests/scenarios",
     "tests/unit/controller",
     "tests/unit/test_fence.py",
+    "tests/integration/test_distributed.py",
+    "tests/integration/test_http_connections.py",
     "tests/security/test_scrub_pods.py",
     "tests/security/test_shared_storage.py",
     *(f"tests/unit/{room}" for room in ROOMS),

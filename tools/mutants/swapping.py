@@ -6,7 +6,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 from tools.mutants.variant import Variant
 
@@ -46,18 +46,30 @@ class Swapper:
         module = next((each for each in sys.modules.values() if getattr(each, "__file__", None) == file), None)
         if module is None:
             return False
-        made: dict[str, object] = {"__name__": module.__name__, "__package__": module.__package__, "__file__": file}
-        exec(compile(variant.source, file, "exec", dont_inherit=True), made)
+        original = self._run(Path(file).read_text("utf-8"), module)
+        made = self._run(variant.source, module)
         changed = False
         for name, old in list(vars(module).items()):
             new = made.get(name)
             if not _is_value(name, old) or type(old) is not type(new) or old == new:
                 continue
+            if original.get(name) != old:
+                continue  # It differs each time, as a reading of a clock does.
             changed = True
             for each in list(sys.modules.values()):
                 if vars(each).get(name) is old:
                     setattr(each, name, new)
         return changed
+
+    def _run(self, source: str, module: ModuleType) -> dict[str, object]:
+        """What the module would have if this were its source."""
+        made: dict[str, object] = {
+            "__name__": module.__name__,
+            "__package__": module.__package__,
+            "__file__": module.__file__,
+        }
+        exec(compile(source, str(module.__file__), "exec", dont_inherit=True), made)
+        return made
 
     def swap(self, variant: Variant) -> bool:
         """Give every function that differs the code of the variant; whether there was one."""

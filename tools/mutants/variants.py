@@ -86,9 +86,13 @@ def _is_left_alone(node: cst.CSTNode) -> bool:
     match node:
         case cst.Annotation() | cst.Decorator() | cst.Import() | cst.ImportFrom() | cst.Expr(value=cst.SimpleString()):
             return True
-        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value="__all__" | "log"))]):
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value="__all__" | "log" | "_LOG"))]):
             return True
-        case cst.SimpleStatementLine(body=[cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(value="log"))))]):
+        case cst.Assign(value=cst.Call(func=cst.Name(value="TypeVar"))):
+            return True
+        case cst.SimpleStatementLine(
+            body=[cst.Expr(value=cst.Call(func=cst.Attribute(value=cst.Name(value="log" | "_LOG"))))]
+        ):
             return True
         case cst.Assign(
             targets=[cst.AssignTarget(target=cst.Name(value=name))], value=cst.Subscript() | cst.BinaryOperation()

@@ -137,21 +137,19 @@ class Elector:
                 return
 
     async def _campaign(self) -> Leadership:
-        seen: tuple[Any, ...] | None = None
-        since = _now()
+        since: dict[tuple[Any, ...], float] = {}
         while True:
             over = math.inf
             try:
                 lease = await self._ask(self.lock.read, self.renew_seconds)
                 spec = (found := lease or Lease()).spec
                 # These fields change while the holder is alive.
-                record = spec.holder_identity, spec.renew_time, spec.acquire_time, spec.lease_transitions, found.uid
-                if record != seen:
-                    seen, since = record, _now()
+                record = spec.holder_identity, spec.renew_time, spec.lease_transitions, found.uid
+                since = {record: since.get(record, _now())}
                 # One that is missing or released, or that we took with an answer that was lost, can be had at once.
                 ends = -math.inf
                 if spec.holder_identity not in {None, "", self.lock.identity}:
-                    ends = since + min(spec.lease_duration_seconds or self.lock.duration, LONGEST_LEASE)
+                    ends = since[record] + min(spec.lease_duration_seconds or self.lock.duration, LONGEST_LEASE)
                 if (began := _now()) >= ends:
                     self._lease = await self._ask(self.lock.take, self.renew_seconds, lease)
                     self.failing, duration = "", self.lock.duration
@@ -204,18 +202,17 @@ class Elector:
                 _LOG.error("lease %s: storage knows of term %s; a new one begins", self.lock.name, newer.transitions)
                 return 0.0
             self._lease = await self._ask(self.lock.renew, seconds, self._lease)
+            leadership.until = began + self.lock.duration
+            return self.random.uniform(*self.period)
         except ApiConflict:
             await self._look(leadership, seconds)
-            return 0.0
         except ApiNotFound:
             leadership.lost = True
             _LOG.error("lease %s was deleted, stopping the work", self.lock.name)
-            return 0.0
         except ApiError as error:
             _LOG.warning("lease %s was not renewed: %s", self.lock.name, error)
             return LEASE_NOT_RENEWED.delay()
-        leadership.until = began + self.lock.duration
-        return self.random.uniform(*self.period)
+        return 0.0
 
     async def _look(self, leadership: Leadership, seconds: float) -> None:
         """Read the Lease after a conflict: another holder, a label, or a renewal of ours whose answer was lost."""
@@ -270,8 +267,8 @@ class Elector:
                 newest = await self._ask(self.lock.read, _RELEASE_SECONDS)
                 if newest is not None:
                     newest = await self._count_on(newest, leadership, _RELEASE_SECONDS)
-                if newest is not None and newest.spec.holder_identity == self.lock.identity:
-                    await self._ask(self.lock.release, _RELEASE_SECONDS, newest)
+                    if newest.spec.holder_identity == self.lock.identity:
+                        await self._ask(self.lock.release, _RELEASE_SECONDS, newest)
         except ApiError as error:
             _LOG.info("lease %s was not released: %s", self.lock.name, error)
 

@@ -112,11 +112,12 @@ class Cache(Generic[T]):
         may_return: a newer version may come back, because the object may only have left the selector.
         """
         current = self._objects.get(key)
-        held = current is not None and current.uid == uid
+        if current is not None and current.uid != uid:
+            current = None  # Another object has its key.
         # What is cached was written after this deletion: the object only left the selector of a watch, and came back.
-        newer = held and current is not None and version is not None and current.version > version
+        newer = current is not None and version is not None and current.version > version
         self._bury(uid, version, for_good=not may_return and not newer)
-        if current is not None and held and not newer:
+        if current is not None and not newer:
             self._remove(key, current)
 
     def prune(self, seen: Container[str], version: int) -> None:
@@ -240,8 +241,8 @@ def _share(obj: KubeObject) -> None:
     meta = obj.metadata
     meta.namespace = sys.intern(meta.namespace)
     meta.finalizers = _list(meta.finalizers)
-    meta.labels = _interned(meta.labels)
-    meta.annotations = _interned(meta.annotations)
+    meta.labels = meta.labels and _interned(meta.labels)
+    meta.annotations = meta.annotations and _interned(meta.annotations)
     if isinstance(obj, Volume):
         volume = obj.spec
         volume.capacity = _map(volume.capacity)
@@ -282,14 +283,12 @@ def _shared_list(items: tuple[str, ...]) -> list[str]:
 
 
 @functools.lru_cache(_MOST_SHARED)
-def _shared_map(items: tuple[tuple[str, str], ...]) -> dict[str, str] | None:
+def _shared_map(items: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return _interned(dict(items))
 
 
-def _interned(items: dict[str, str] | None) -> dict[str, str] | None:
+def _interned(items: dict[str, str]) -> dict[str, str]:
     """Return the same map with shared keys and short values (`yes`, a driver's name)."""
-    if not items:
-        return items
     return {
         sys.intern(key): sys.intern(value) if len(value) <= _LONGEST_SHARED else value for key, value in items.items()
     }

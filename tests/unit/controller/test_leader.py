@@ -10,11 +10,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from schedules import schedules
 from volplane.controller import leader
 from volplane.controller.leader import Elector, Leadership
-from volplane.errors import ApiUnavailable, ConfigurationError
+from volplane.controller.metrics import Metrics
+from volplane.errors import ApiError, ApiUnavailable, ConfigurationError
 from volplane.intents.bootstrap import ensure_namespace
 from volplane.kube.client import Client
 from volplane.kube.kinds import LEASES, NAMESPACES
@@ -38,6 +40,7 @@ class Candidate:
         slow: float = 0.0,
         namespace: str = "default",
         clock: Callable[[], datetime] = now,
+        metrics: Metrics | None = None,
     ) -> None:
         self.state = "up"
         """Of its own connection to the server: up, hangs, refused, or lost (the answers are)."""
@@ -48,6 +51,10 @@ class Candidate:
         self.slow = slow
         self.overran = 0
         self.terms: list[Leadership] = []
+        self.calls: list[tuple[float, str]] = []
+        """Time and method of each call about a Lease."""
+        self.hanging = ""
+        """The method of which the next call about a Lease never gets an answer."""
         client = Client(link)
         lock = LeaseLock(client, namespace=namespace, name="provisioner", identity=identity, now=clock)
         self.elector = Elector(
@@ -55,6 +62,7 @@ class Candidate:
             random=Random(identity),
             overrun=self.overrun,
             ensure_namespace=lambda: ensure_namespace(client, namespace),
+            metrics=metrics,
         )
         self.task = asyncio.create_task(self.elector.run(self.work), name=identity)
 
@@ -67,6 +75,12 @@ class Candidate:
 
     async def _connection(self, call: ApiCall, ask: Ask) -> Response:
         assert call.verb != "watch", "an elector does not watch"
+        method = call.request.method
+        if "/leases" in call.request.path:
+            self.calls.append((asyncio.get_running_loop().time(), method))
+            if method == self.hanging:
+                self.hanging = ""
+                await asyncio.Event().wait()
         if self.state == "hangs":
             await asyncio.Event().wait()
         if self.state == "refused":
@@ -105,6 +119,20 @@ def at_work(log: list[tuple[float, str, str]]) -> list[str]:
 
 async def lease(wire: Any) -> Any:
     return (await wire.client.get(LEASES, KEY)).spec
+
+
+def delete_at_next_conflict(line: Any) -> None:
+    """Let the Lease vanish between a write that is refused and the look at who holds it."""
+    answer = line.inner.send
+
+    async def send(request: Any) -> Response:
+        found: Response = await answer(request)
+        if found.status == 409 and "/leases/" in request.path:
+            line.inner.send = answer
+            await line.client.delete(LEASES, KEY)
+        return found
+
+    line.inner.send = send
 
 
 async def test_the_first_candidate_leads_and_renews(wire: Callable[[], Any]) -> None:
@@ -567,3 +595,282 @@ async def test_a_former_leader_does_not_count_on_from_the_term_of_its_successor(
     assert at_work(log) == ["two"]
     await one.stop()
     await two.stop()
+
+
+async def test_nothing_is_begun_from_the_very_moment_at_which_the_margin_begins() -> None:
+    term = Leadership(fence=None, until=20.0, margin=5.0, clock=lambda: 10.0, suspended=lambda: 5.0)
+    assert not term.may_begin()
+    term.until = 20.001
+    assert term.may_begin()
+
+
+@pytest.mark.parametrize("state", ["hangs", "refused"])
+async def test_the_work_is_stopped_as_long_before_the_end_of_its_lease_as_was_promised_and_the_lease_left_alone(
+    wire: Callable[[], Any], state: str
+) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(60)
+    one.state = state
+    await asyncio.sleep(20)
+    ended = next(when for when, _, what in log if what == "ends")
+    assert ended == pytest.approx(one.terms[0].until - 5.0, abs=0.2)
+    assert {method for when, method in one.calls if when >= ended} == {"GET"}
+    await one.stop()
+
+
+async def test_a_lease_is_taken_at_the_very_moment_at_which_it_is_over(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(1)
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(30)
+    one.state = "refused"
+    await asyncio.sleep(20)
+    began = next(when for when, identity, what in log if (identity, what) == ("two", "begins"))
+    assert any(began - 15 == pytest.approx(when, abs=1e-6) for when, _ in two.calls)
+    gaps = {round(later - when, 6) for (when, _), (later, _) in zip(two.calls[:9], two.calls[1:10], strict=True)}
+    assert all(1.0 <= gap <= 1.2 for gap in gaps)
+    assert len(gaps) > 5, "candidates do not ask in step"
+    for candidate in (two, one):
+        await candidate.stop()
+
+
+async def test_a_lease_that_changes_hands_without_a_new_time_is_a_new_one(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(1)
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(30)
+    one.state = "hangs"
+    await asyncio.sleep(8)
+    await line.client.patch(LEASES, KEY, {"spec": {"holderIdentity": "three"}})
+    await asyncio.sleep(14)
+    assert at_work(log) == []
+    await asyncio.sleep(4)
+    assert at_work(log) == ["two"]
+    for candidate in (two, one):
+        await candidate.stop()
+
+
+async def test_a_lease_that_says_that_nobody_holds_it_is_taken_at_once(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    one.state = "hangs"
+    two = Candidate(line, "two", log)
+    await line.client.patch(LEASES, KEY, {"spec": {"holderIdentity": ""}})
+    await asyncio.sleep(1.5)
+    assert two.terms
+    for candidate in (two, one):
+        await candidate.stop()
+
+
+async def test_a_conflict_that_took_nothing_is_followed_by_another_renewal_at_once(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await line.client.patch(LEASES, KEY, {"metadata": {"labels": {"n": "1"}}})
+    since = len(one.calls)
+    await asyncio.sleep(2.4)
+    (first, _), *rest = one.calls[since : since + 3]
+    assert [(when - first, method) for when, method in rest] == [(0, "GET"), (0, "PATCH")]
+    await one.stop()
+
+
+@pytest.mark.parametrize("moment", ["renewal", "release"])
+async def test_a_lease_that_vanishes_after_a_conflict_is_lost(wire: Callable[[], Any], moment: str) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await line.client.patch(LEASES, KEY, {"metadata": {"labels": {"n": "1"}}})
+    delete_at_next_conflict(line)
+    if moment == "renewal":
+        await asyncio.sleep(5)
+        assert [term.fence.transitions for term in one.terms] == [0, 0]
+        assert at_work(log) == ["one"]
+    await one.stop()
+    assert one.task.cancelled()
+
+
+async def test_a_lease_that_another_took_keeps_its_count(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    taken = {"holderIdentity": "two", "leaseTransitions": 5}
+    await line.client.patch(LEASES, KEY, {"spec": taken})
+    await one.stop()
+    assert (await lease(line)).lease_transitions == 5
+
+
+async def test_a_leader_of_a_restored_server_writes_the_count_once(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    one.terms[0].fenced(str(replace(one.terms[0].fence, transitions=7)))
+    since = len(one.calls)
+    await asyncio.sleep(2.4)
+    assert [method for _, method in one.calls[since : since + 3]] == ["PATCH", "GET", "PATCH"]
+    await one.stop()
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_an_election_in_which_a_call_hangs_goes_on(wire: Callable[[], Any], method: str) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    one.hanging = method
+    await asyncio.sleep(10.5)
+    assert one.elector.failing == "no answer within 10 s"
+    await asyncio.sleep(2)
+    assert at_work(log) == ["one"]
+    await one.stop()
+
+
+async def test_a_release_that_hangs_delays_the_end_by_seconds(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    one.hanging = "PATCH"
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(60):
+        await one.stop()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(2.0, abs=0.1)
+
+
+async def test_a_namespace_that_cannot_be_made_ends_no_election(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log, namespace="ours")
+    made, tries = one.elector.ensure_namespace, []  # type: ignore[var-annotated]
+    assert made is not None
+
+    async def ensure() -> None:
+        tries.append(asyncio.get_running_loop().time())
+        match len(tries):
+            case 1:
+                raise ApiError("forbidden", status=403)
+            case 2:
+                await asyncio.Event().wait()
+        await made()
+
+    one.elector.ensure_namespace = ensure
+    await asyncio.sleep(20)
+    assert at_work(log) == ["one"]
+    assert 10 < tries[2] - tries[1] < 12
+    await one.stop()
+
+
+async def test_without_a_way_to_make_the_namespace_it_is_waited_for(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log, namespace="ours")
+    one.elector.ensure_namespace = None
+    await asyncio.sleep(10)
+    assert "ours" in one.elector.failing
+    await line.client.create(NAMESPACES, {"metadata": {"name": "ours"}})
+    await asyncio.sleep(2)
+    assert at_work(log) == ["one"]
+    await one.stop()
+
+
+async def test_a_namespace_is_made_only_where_it_is_missing(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    made: list[str] = []
+
+    async def ensure() -> None:
+        made.append("made")
+
+    one.elector.ensure_namespace = ensure
+    one.state = "refused"
+    await asyncio.sleep(5)
+    assert made == []
+    await one.stop()
+
+
+async def test_what_held_up_an_election_is_not_shown_any_more_behind_another_leader(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one, two = Candidate(line, "one", log), Candidate(line, "two", log)
+    two.state = "refused"
+    await asyncio.sleep(5)
+    assert two.elector.failing == "connection refused"
+    two.state = "up"
+    await asyncio.sleep(5)
+    assert two.elector.failing == ""
+    for candidate in (two, one):
+        await candidate.stop()
+
+
+async def test_work_that_fails_while_it_is_stopped_is_said_and_the_election_goes_on(
+    wire: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    line = wire()
+    lock = LeaseLock(line.client, namespace="default", name="provisioner", identity="one", now=now)
+    elector, begun = Elector(lock, random=Random(1), overrun=lambda: None), []  # type: ignore[var-annotated]
+
+    async def work(_: Leadership) -> None:
+        begun.append(asyncio.get_running_loop().time())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if len(begun) == 1:
+                raise RuntimeError("broken")
+
+    task = asyncio.create_task(elector.run(work))
+    for _ in range(2):
+        await asyncio.sleep(10)
+        await line.client.delete(LEASES, KEY)
+    await asyncio.sleep(10)
+    assert len(begun) == 3
+    told = [record.getMessage() for record in caplog.records if "while stopping" in record.getMessage()]
+    assert told == ["the work under lease provisioner failed while stopping: broken"]
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_work_that_stops_late_is_waited_for_and_then_another_term_begins(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log, slow=30)
+    await asyncio.sleep(60)
+    one.state = "hangs"
+    await asyncio.sleep(20)
+    assert one.overran == 1
+    one.state = "up"
+    await asyncio.sleep(30)
+    assert [what for _, _, what in log] == ["begins", "overran", "ends", "begins"]
+    await one.stop()
+
+
+async def test_work_that_goes_on_after_a_long_sleep_of_the_machine_is_reported_at_once(
+    wire: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    slept = 0.0
+    monkeypatch.setattr(leader, "suspended", lambda: slept)
+    one = Candidate(line, "one", log, slow=30)
+    await asyncio.sleep(10)
+    slept = 3600.0
+    since = asyncio.get_running_loop().time()
+    await asyncio.sleep(2.5)
+    [overran] = [when for when, _, what in log if what == "overran"]
+    renewals = [when for when, method in one.calls if when <= since]
+    assert overran - renewals[-1] <= 2.4 + 1e-6
+    await one.stop()
+
+
+async def test_who_leads_is_measured_and_logged(wire: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> None:
+    registry = CollectorRegistry()
+    line, log = wire(), []  # type: ignore[var-annotated]
+    caplog.set_level("INFO", "volplane.controller.leader")
+    one = Candidate(line, "one", log, metrics=Metrics(registry))
+
+    def leading() -> float | None:
+        return registry.get_sample_value("volplane_leading", {"lease": "provisioner"})
+
+    await asyncio.sleep(1)
+    assert leading() == 1
+    await one.stop()
+    assert leading() == 0
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        f"lease provisioner: leading as {one.terms[0].fence}",
+        "lease provisioner: no longer leading",
+    ]

@@ -1,6 +1,8 @@
 """The versioned cache."""
 
 import asyncio
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 import pytest
@@ -225,20 +227,175 @@ def test_a_listener_that_fails_does_not_cost_the_others_their_news(
     assert "a listener of persistentvolumes failed on a" in caplog.text
 
 
-def test_equal_parts_of_objects_are_kept_once(cache: Cache[Volume]) -> None:
-    def made(name: str) -> Volume:
-        text = """{"metadata": {"name": "%s", "uid": "%s", "resourceVersion": "1",
-                  "annotations": {"pv.kubernetes.io/provisioned-by": "x"}},
-                  "spec": {"storageClassName": "fast", "capacity": {"storage": "1Gi"}},
-                  "status": {"phase": "Available"}}"""
-        return msgspec.json.decode(text % (name, name), type=Volume)
+VOLUME = b"""{
+    "metadata": {
+        "name": "%s", "uid": "%s", "resourceVersion": "1", "finalizers": ["one", "two"], "labels": {"zone": "a"},
+        "annotations": {"pv.kubernetes.io/provisioned-by": "x"}
+    },
+    "spec": {
+        "storageClassName": "fast", "volumeMode": "Block", "persistentVolumeReclaimPolicy": "Delete",
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "mountOptions": ["ro"],
+        "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "default", "name": "c"}
+    },
+    "status": {"phase": "Bound"}
+}"""
+CLAIM = b"""{
+    "metadata": {"namespace": "tenant", "name": "%s", "uid": "%s", "resourceVersion": "1"},
+    "spec": {
+        "storageClassName": "fast", "volumeMode": "Block", "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}}
+    },
+    "status": {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+}"""
 
-    cache.observe(made("a"))
-    cache.observe(made("b"))
-    one, other = cache.values()
-    assert one.spec.capacity is other.spec.capacity
-    assert one.spec.storage_class_name is other.spec.storage_class_name
-    assert [id(key) for key in one.metadata.annotations or {}] == [id(key) for key in other.metadata.annotations or {}]
+
+@pytest.mark.parametrize(
+    ("kind", "text", "shared"),
+    [
+        (
+            VOLUMES,
+            VOLUME,
+            (
+                "metadata.finalizers metadata.labels=zone spec.storage_class_name spec.volume_mode spec.capacity "
+                "spec.persistent_volume_reclaim_policy spec.access_modes spec.mount_options spec.claim_ref.kind "
+                "spec.claim_ref.api_version spec.claim_ref.namespace status.phase"
+            ),
+        ),
+        (
+            CLAIMS,
+            CLAIM,
+            (
+                "metadata.namespace spec.storage_class_name spec.volume_mode spec.access_modes status.phase "
+                "spec.resources.requests status.access_modes status.capacity"
+            ),
+        ),
+    ],
+)
+def test_equal_parts_of_objects_are_kept_once(kind: Any, text: bytes, shared: str) -> None:
+    cache = Cache(kind)
+    one, other = (msgspec.json.decode(text % (name, name), type=kind.struct) for name in (b"a", b"b"))
+    for item in (one, other):
+        cache.observe(item)
+    assert one == msgspec.json.decode(text % (b"a", b"a"), type=kind.struct)
+    for path in shared.split():
+        name, _, key = path.partition("=")
+        first, second = attrgetter(name)(one), attrgetter(name)(other)
+        assert (first[key] is second[key]) if key else (first is second), path
+
+
+def test_fields_that_an_object_lacks_stay_away(cache: Cache[Volume]) -> None:
+    bare = b'{"metadata": {"name": "c", "uid": "u", "resourceVersion": "1"}}'
+    for kind in (CLAIMS, VOLUMES):
+        item: Any = msgspec.json.decode(bare, type=kind.struct)
+        Cache(kind).observe(item)
+        assert item == msgspec.json.decode(bare, type=kind.struct)
+
+
+def test_long_texts_are_not_kept_beyond_their_object(cache: Cache[Volume]) -> None:
+    texts = []
+    for name in "ab":
+        cache.observe(volume(name, 1))
+        item = volume(name, 2)
+        item.status.phase = "Available"
+        item.metadata.annotations = {"note": "".join(["x" * 64, "y"]), "short": "".join(["z" * 32, "z" * 32])}
+        cache.observe(item)
+        assert item.metadata.annotations is not None
+        texts.append(item.metadata.annotations)
+    assert texts[0]["note"] is not texts[1]["note"]
+    assert texts[0]["short"] is texts[1]["short"]
+
+
+def test_what_was_not_seen_for_long_is_not_kept_to_be_shared(cache: Cache[Volume]) -> None:
+    def capacity_of(name: str, size: str) -> dict[str, str] | None:
+        item = volume(name, 1)
+        item.spec.capacity, item.status.phase = {"storage": size}, "Available"
+        cache.observe(item)
+        return item.spec.capacity
+
+    first = capacity_of("a", "1Gi")
+    assert capacity_of("b", "1Gi") is first
+    for number in range(5000):
+        capacity_of(f"c-{number}", f"{number}Mi")
+    assert capacity_of("d", "1Gi") is not first
+
+
+def test_what_is_pending_is_left_as_it_is(cache: Cache[Volume]) -> None:
+    for phase in ("", "Pending"):
+        parts = []
+        for name in "ab":
+            item = volume(name + phase, 1)
+            item.spec.capacity, item.status.phase = {"storage": "1Gi"}, phase
+            cache.observe(item)
+            parts.append(item.spec.capacity)
+        assert parts[0] is not parts[1]
+
+
+# --- what contradicts a list -----------------------------------------------------------------------------------------
+
+
+def test_a_list_is_wrong_that_has_less_of_an_object_than_was_seen_before_it(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 10))
+    assert cache.contradicts(volume("a", 9), 10, begun=0)
+    assert cache.contradicts(volume("a", 9), 11, begun=0)
+    assert not cache.contradicts(volume("a", 9), 9, begun=0), "it is older than what was seen"
+    assert not cache.contradicts(volume("a", 10), 20, begun=0)
+    assert not cache.contradicts(volume("b", 9), 20, begun=0)
+
+
+async def test_a_list_is_wrong_that_has_what_was_deleted_before_it() -> None:
+    cache = Cache(VOLUMES)
+    await asyncio.sleep(10)
+    cache.observe_deleted("a", "uid-a", 12)
+    for listed in (9, 12):
+        assert cache.contradicts(volume("a", listed), 12, begun=10)
+        assert not cache.contradicts(volume("a", listed), 11, begun=10)
+    assert not cache.contradicts(volume("a", 13), 20, begun=10), "it was asked for before that was known"
+    assert cache.contradicts(volume("a", 13), 20, begun=10.5)
+    cache.observe_deleted("b", "uid-b", 12, may_return=True)
+    assert cache.contradicts(volume("b", 12), 12, begun=10)
+    assert not cache.contradicts(volume("b", 13), 20, begun=11)
+
+
+async def test_an_object_that_is_gone_for_good_stays_so_whatever_is_told_later() -> None:
+    cache = Cache(VOLUMES, remember=60)
+    cache.observe_deleted("a", "uid-a")
+    cache.observe_deleted("a", "uid-a", 12, may_return=True)
+    assert cache.gone("uid-a")
+    cache.observe_deleted("a", "uid-a", 7, may_return=True)
+    assert cache.contradicts(volume("a", 12), 12, begun=0)
+    cache.observe_deleted("a", "uid-a", 13)
+    cache.observe_deleted("a", "uid-a", 14)
+    await asyncio.sleep(60)
+    cache.observe_deleted("b", "uid-b")
+    assert cache._tombstones.keys() == {"uid-b"}
+
+
+def test_an_object_of_the_very_version_of_a_list_that_lacks_it_is_gone(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 5))
+    cache.prune(set(), 5)
+    assert "a" not in cache
+    assert not cache.gone("uid-a"), "it may only have left the selection"
+    cache.prune(set(), 3)
+    assert cache.reached == 5
+
+
+def test_the_end_of_a_former_object_leaves_the_present_one(cache: Cache[Volume]) -> None:
+    cache.observe(volume("a", 15, uid="second"))
+    cache.observe_deleted("a", "first")
+    assert "a" in cache
+    assert cache.gone("first")
+
+
+def test_a_cache_that_is_cleared_knows_nothing_any_more(cache: Cache[Volume]) -> None:
+    cache.add_indexes({"class": lambda item: [item.spec.storage_class_name]})
+    cache.observe(volume("a", 9, class_name="fast"))
+    cache.observe_deleted("b", "uid-b")
+    cache.prune({"a"}, 9)
+    seen = heard(cache)
+    cache.clear()
+    assert seen == [("uid-a@9", None)]
+    assert (len(cache), cache.reached, cache.by_index("class", "fast")) == (0, 0, [])
+    assert takes_in(cache, volume("b", 1))
 
 
 async def test_waiting_for_the_first_list() -> None:
@@ -253,3 +410,12 @@ def test_an_index_that_is_added_lists_what_comes_after(cache: Cache[Volume]) -> 
     cache.add_indexes({"class": lambda item: [item.spec.storage_class_name]})
     cache.observe(volume("a", 9, class_name="fast"))
     assert [found.name for found in cache.by_index("class", "fast")] == ["a"]
+
+
+def test_a_value_under_which_one_object_is_left_costs_no_list() -> None:
+    cache = Cache(VOLUMES, {"class": lambda v: [v.spec.storage_class_name]})
+    for name in "abc":
+        cache.observe(volume(name, 1, class_name="fast"))
+    for name in "ac":
+        cache.observe_deleted(name, f"uid-{name}", 2)
+    assert cache._indexes["class"].by_value == {"fast": "b"}
