@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import tempfile
 import time
@@ -201,6 +202,22 @@ def test_two_ganeshas_of_one_file_system_stand_in_for_each_other(memory: Path) -
         assert {each.name for each in data.iterdir()} == {".volplane"}
         site.stop()
         second.start()
+
+
+def test_a_ganesha_that_is_stopped_fails_no_call(memory: Path) -> None:
+    data = memory / "data"
+    with GaneshaServer(memory / "a", data=data) as first, GaneshaServer(memory / "b", data=data) as second:
+        site = Site(first.share, timeout=2.0, failover=(f"127.0.0.1:{first.port}=127.0.0.1:{second.port}",)).start()
+        made = site.provision()
+        first.process.send_signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        try:
+            assert site.provision(made[0]) == made
+            assert time.monotonic() - begun < 5.0
+            site.delete(site.volume(made))
+        finally:
+            first.process.send_signal(signal.SIGCONT)
+        site.stop()
 
 
 def test_a_server_is_reached_by_an_ipv6_address(memory: Path) -> None:

@@ -95,7 +95,7 @@ class Settings:
         tuple[str, ...],
         Param(
             "Further addresses of servers for the driver, comma-separated: SERVER[:PORT]=ADDRESS[:PORT], with the "
-            "server as in `shares`. One that does not take a connection within 1.5 s, or does not answer a call within "
+            "server as in `shares`. One that does not take a connection within 1.5 s, or answers no call within 0.6 of "
             "`timeout`, is left for the next. Volumes name the server of `shares`: nodes need its own failover.",
         ),
     ] = ()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from volplane_nfs.nfs4.connection import Address, Dial, Failover, dial_tcp
-from volplane_nfs.nfs4.errors import NfsError, NoAnswer, ServerUnavailable, TransportError
+from volplane_nfs.nfs4.errors import NfsError, NoAnswer, OutcomeUnknown, ServerUnavailable, TransportError
 from volplane_nfs.nfs4.operations import Reply, Request
 from volplane_nfs.nfs4.rpc import Credentials
 from volplane_nfs.nfs4.session import Channel
@@ -21,6 +21,8 @@ _REST_FIRST: Final = 1.0
 _REST_LONGEST: Final = 15.0
 _SILENCE: Final = 1.0
 """Seconds without any answer after which no more calls are given to a server: they would only hold threads."""
+_PATIENCE: Final = 0.6
+"""Part of the time of a call after which another address is turned to, while one was not tried."""
 _DELAY_FIRST: Final = 0.005
 _DELAY_TOTAL: Final = 0.8
 """Seconds that NFS4ERR_DELAY is waited for in the caller's thread; after that the caller gets it."""
@@ -142,11 +144,14 @@ class Client:
             self._refuse_while_resting()
         now = time.monotonic()
         channel, alone = self._take_channel(now)
+        patience = self._timeout if self._turned >= self._turns else self._timeout * _PATIENCE
         try:
-            replies = channel.run(compounds, now + self._timeout)
+            replies = channel.run(compounds, now + patience)
         except (ServerUnavailable, NoAnswer) as error:
-            self._let_rest(error, now)
-            raise type(error)(f"NFS server {self.address}: {error}") from error
+            kind = OutcomeUnknown if self._turns_away(error, now) else type(error)
+            if kind is not OutcomeUnknown:
+                self._let_rest(error, now)
+            raise kind(f"NFS server {self.address}: {error}") from error
         except TransportError as error:
             raise type(error)(f"NFS server {self.address}: {error}") from error
         finally:
@@ -213,25 +218,38 @@ class Client:
         if now - self._heard > _SILENCE:
             raise ServerUnavailable(f"NFS server {self.address}: it does not answer other calls")
 
+    def _answered(self, since: float) -> bool:
+        return any(channel.answered > since for channel in self._channels)
+
+    def _turns_away(self, error: TransportError, since: float) -> bool:
+        """Turn to another address of a server that is silent; False = there is none to try.
+
+        since: when the call began, monotonic.
+        """
+        silent = isinstance(error, NoAnswer) or isinstance(error.__cause__, NoAnswer)
+        if self._failover is None or not silent:
+            return False
+        with self._lock:
+            if self._turned_at > since:
+                return True  # Another call, which began earlier, has turned to it.
+            now = time.monotonic()
+            if self._turned >= self._turns or self._answered(max(since, now - _SILENCE)):
+                return False
+            self._turned, self._turned_at, self._heard = self._turned + 1, now, now
+            self._failover.turn()
+            channels = list(self._channels)
+        for channel in channels:
+            channel.cut()
+        return True
+
     def _let_rest(self, error: TransportError, since: float) -> None:
         """Fail the next calls at once, so that a dead server holds no threads; the first one after that tries again.
 
         A server that has answered any call `since` (monotonic) is slow, or took too much at once, and is not dead.
-        Another address of the server is tried first.
         """
         with self._lock:
-            if any(channel.answered > since for channel in self._channels):
+            if self._answered(since):
                 return
-            silent = isinstance(error, NoAnswer) or isinstance(error.__cause__, NoAnswer)
-            if self._failover is not None and silent:
-                if self._turned_at > since:
-                    return  # Another call, which began earlier, has turned to it.
-                if self._turned < self._turns:
-                    self._turned, self._turned_at = self._turned + 1, time.monotonic()
-                    self._failover.turn()
-                    for channel in self._channels:
-                        channel.cut()
-                    return
         if isinstance(error, ServerUnavailable) and "being connected to" in str(error):
             return
         self._why = str(error)
