@@ -354,14 +354,16 @@ def test_a_file_that_another_driver_has_overwritten_is_made_again(
     assert bus.picture == before
 
 
+@pytest.mark.parametrize("empty", [False, True])
 def test_a_lost_export_of_a_volume_whose_root_is_closed_is_made_again(
-    exporting: Site, bus: ModelBus, model: ModelServer, client: Client, tmp_path: Path
+    exporting: Site, bus: ModelBus, model: ModelServer, tmp_path: Path, empty: bool
 ) -> None:
     """As postgres closes it."""
     exporting.provision()
     before = bus.picture
     [directory] = model.share.children[b"default"].children.values()
-    write_data(client, directory.fileid.to_bytes(8, "big"), b"PG_VERSION", b"17")
+    if not empty:
+        model.enter(directory, b"PG_VERSION", model.make(1, directory, data=b"17"))
     directory.mode = 0o700
     lose(bus, tmp_path)
     exporting.again().start()

@@ -14,10 +14,10 @@ from volplane_nfs.ganesha.export_ids import free_unused
 from volplane_nfs.listing import read_markers
 from volplane_nfs.markers import is_deleting
 from volplane_nfs.nfs4.attributes import TIME_METADATA, mask_of
-from volplane_nfs.nfs4.files import entries, names, page_of_names
+from volplane_nfs.nfs4.files import entries, names
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, REMOVE
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.volumes import directory_attributes, is_unfinished
+from volplane_nfs.volumes import directory_attributes
 
 _OLD: Final = 3600.0
 """Seconds after which a marker in tmp, and an Export_Id without a volume, are no one's any more."""
@@ -57,11 +57,8 @@ def repair_exports(share: Share, handles: Handles, exports: Exports, context: Co
         found = read_markers(share, handles, [file for file in files if not is_deleting(file)])
         for marker in exports.learn(marker for _, marker in found if marker is not None):
             with share.skipping(context.log, f"volumes/{marker.name}"):
-                directory = directory_attributes(share, handles, marker.components)
-                # A pod may have given the directory the mode of one that is not finished, as postgres does.
-                if directory is None:
-                    continue
-                if not is_unfinished(directory[0], marker) or page_of_names(share.client, directory[1]):
+                # One that is not finished, too: a pod may give its directory any mode, as postgres does.
+                if directory_attributes(share, handles, marker.components) is not None:
                     exports.ensure(share, handles, marker)
         exports.complete = True
 
