@@ -72,18 +72,14 @@ class Reflector(Generic[T]):
         """Whether the last watch got a bookmark."""
         self._regular = True
         """Whether no watch fell silent that followed one with a bookmark: they come even while nothing changes."""
-        self._heard = 0.0
-        """When the watch that is open brought something, or was opened (loop time)."""
         self._failures = 0
-        self._succeeded = False
-        """Whether the watch that is open, or was last, delivered something or lasted."""
         self.failing = ""
         """Why the last try failed; empty while all is well."""
 
     async def run(self) -> None:
         """List and watch until cancelled. No error of the API server ends it."""
         while True:
-            self._succeeded = False
+            self._succeeded = False  # The watch that follows has not delivered anything yet, nor lasted.
             error: ApiError | None = None
             why = "end"
             try:
@@ -95,7 +91,7 @@ class Reflector(Generic[T]):
             except ApiGone as gone:
                 error, why, self._version = gone, "gone", None
             except ApiError as failed:
-                error, why, self._doubtful = failed, "error", True
+                error, why = failed, "error"
             if self.metrics is not None:
                 self.metrics.watch_ended(self.kind.plural, why)
             if error is not None or not self._succeeded:
@@ -104,17 +100,16 @@ class Reflector(Generic[T]):
     async def _read(self, limit: int) -> int:
         """Take the whole list into the cache; its version."""
         seen: set[str] = set()
-        version = 0
         begun = asyncio.get_running_loop().time()
         async for page in self.client.pages(self.kind, limit=limit, **self._where):
-            listed = page.version
+            version = page.version
             # The server was restored or replaced if its version, or that of an object, went back.
-            wrong = any(self.cache.contradicts(obj, listed, begun=begun) for obj in page.items)
-            if wrong or listed < self.cache.reached:
+            wrong = any(self.cache.contradicts(obj, version, begun=begun) for obj in page.items)
+            if wrong or version < self.cache.reached:
                 text = (
                     "%s: the server's version went back from %d to %d, or an object's did: starting from an empty cache"
                 )
-                _LOG.warning(text, self.kind.plural, self.cache.reached, listed)
+                _LOG.warning(text, self.kind.plural, self.cache.reached, version)
                 self.restored()
                 self.cache.clear()
                 return await full_list_if_expired(self._read)
@@ -122,7 +117,6 @@ class Reflector(Generic[T]):
             for obj in page.items:
                 seen.add(obj.key)
                 self.cache.observe(obj)
-            version = listed
             await asyncio.sleep(0)
         self.cache.prune(seen, version)
         self._doubtful = False
@@ -149,7 +143,7 @@ class Reflector(Generic[T]):
             self.kind, version=version, seconds=seconds, quiet=_QUIET, **self._where
         ) as changes:
             lasting = loop.call_later(_LASTING, self._succeed)
-            self._heard = loop.time()
+            self._heard = loop.time()  # When the watch was opened, or brought something last.
             try:
                 delivered = await self._take(changes, version)
             except ApiUnavailable:
@@ -178,8 +172,7 @@ class Reflector(Generic[T]):
                 self._bookmarked = True
             version = self._version = max(version, change.version)
             self.cache.reached = max(self.cache.reached, version)
-            if not delivered:
-                self._succeed()
+            self._succeed()
             delivered += 1
             self._heard = clock()
             if delivered % _YIELD_EVERY == 0:

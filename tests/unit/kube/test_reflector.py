@@ -8,11 +8,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from volplane.controller.metrics import Metrics
+from volplane.errors import ApiUnavailable
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
+from volplane.kube.transport import Response
 
 SPEC = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/tmp/x"}}
 
@@ -28,12 +32,17 @@ async def remove(wire: Any, name: str) -> None:
 
 
 @asynccontextmanager
-async def reflecting(wire: Any, **where: str) -> AsyncIterator[Cache[Volume]]:
-    cache = Cache(VOLUMES)
-    reflector = Reflector(wire.client, cache, random=Random(1), **where)
+async def reflecting(wire: Any, **more: Any) -> AsyncIterator[Cache[Volume]]:
+    async with reflector_of(wire, **more) as reflector:
+        yield reflector.cache
+
+
+@asynccontextmanager
+async def reflector_of(wire: Any, *, seed: int = 1, **more: Any) -> AsyncIterator[Reflector[Volume]]:
+    reflector = Reflector(wire.client, Cache(VOLUMES), random=Random(seed), **more)
     task = asyncio.create_task(reflector.run())
     try:
-        yield cache
+        yield reflector
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -50,6 +59,11 @@ def lengths(wire: Any) -> list[int]:
 def lists(wire: Any) -> int:
     """How often the whole was listed, in pages."""
     return sum(query.get("limit") == "500" and "continue" not in query for query in wire.queries)
+
+
+def looks(wire: Any) -> int:
+    """How often the newest version was asked for."""
+    return sum(query.get("limit") == "1" for query in wire.queries)
 
 
 async def test_what_was_there_and_what_comes_is_in_the_cache(
@@ -403,13 +417,16 @@ async def test_what_leaves_the_selection_leaves_the_cache_and_may_come_back(
         assert cache.keys() == ["a", "b"]
 
 
-@pytest.mark.parametrize(("selector", "for_good"), [("", True), ("node=one", False)])
+@pytest.mark.parametrize(
+    ("where", "for_good"),
+    [({}, True), ({"label_selector": "node=one"}, False), ({"field_selector": "metadata.name=a"}, False)],
+)
 async def test_only_a_watch_of_everything_tells_that_an_object_is_gone_for_good(
-    wire: Callable[[], Any], settle: Callable[[], Any], selector: str, for_good: bool
+    wire: Callable[[], Any], settle: Callable[[], Any], where: dict[str, str], for_good: bool
 ) -> None:
     line = wire()
     await make(line, "a", labels={"node": "one"})
-    async with reflecting(line, label_selector=selector) as cache:
+    async with reflecting(line, **where) as cache:
         await cache.listed.wait()
         await settle()
         uid = next(cache.values()).uid
@@ -427,3 +444,190 @@ async def test_a_list_of_many_pages_is_taken_in_whole(wire: Callable[[], Any]) -
         await cache.listed.wait()
         assert len(cache) == 1201
     assert len([call for call in line.calls if call[0] == "GET"]) == 3
+
+
+# --- after a watch has ended -------------------------------------------------------------------------------------------
+
+
+async def test_a_server_is_looked_at_anew_only_after_a_watch_that_told_nothing_or_ended_early(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    async with reflecting(line) as cache:
+        await cache.listed.wait()
+        await asyncio.sleep(600)
+        assert len(lengths(line)) > 2
+        assert looks(line) == 0, "bookmarks came, and the watches lasted"
+        await make(line, "a")
+        await settle()
+        line.server.end_watches()
+        await asyncio.sleep(5)
+        assert looks(line) == 1, "it may have stopped, and another one started"
+    quiet = wire(without_bookmarks=frozenset({"persistentvolumes"}))
+    async with reflecting(quiet) as cache:
+        await cache.listed.wait()
+        await asyncio.sleep(85)
+        assert looks(quiet) == 1
+
+
+async def test_a_server_that_ends_every_watch_at_once_is_asked_ever_less_often(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    async with reflector_of(line) as reflector:
+        await reflector.cache.listed.wait()
+        await settle()
+        for _ in range(600):
+            line.server.end_watches()
+            await asyncio.sleep(0.1)
+        assert 3 < len(lengths(line)) < 20
+        assert reflector.failing == ""
+
+
+async def test_two_reflectors_that_lost_one_server_do_not_come_back_in_step(wire: Callable[[], Any]) -> None:
+    async def tries(seed: int) -> list[float]:
+        line, times = wire(), []  # type: ignore[var-annotated]
+
+        def fails(_method: str, _path: str) -> Response:
+            times.append(asyncio.get_running_loop().time())
+            raise ApiUnavailable("no answer", status=0)
+
+        line.before = fails
+        began = asyncio.get_running_loop().time()
+        async with reflector_of(line, seed=seed):
+            await asyncio.sleep(60)
+        return [round(each - began, 6) for each in times]
+
+    one = await tries(1)
+    assert one == await tries(1)
+    assert one[1:] != (await tries(2))[1:]
+
+
+async def test_what_fails_is_shown_until_a_watch_has_lasted(
+    wire: Callable[[], Any], settle: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    line = wire()
+    async with reflector_of(line) as reflector:
+        assert reflector.failing == ""
+        await reflector.cache.listed.wait()
+        await asyncio.sleep(1000)
+        line.fail(("WATCH", "/"), times=2)
+        line.server.end_watches()
+        await asyncio.sleep(0.1)
+        assert "was cut" in reflector.failing
+        await asyncio.sleep(10)
+        assert reflector.failing == ""
+        line.server.store.compact()
+        caplog.clear()
+        caplog.set_level("INFO", "volplane.kube.reflector")
+        await make(line, "a")
+        await settle()
+        line.fail(("WATCH", "/"), times=1)
+        line.server.end_watches()
+        await settle()
+        await make(line, "b")
+        line.server.store.compact()
+        await asyncio.sleep(10)
+        assert reflector.failing == ""
+        assert reflector.cache.keys() == ["a", "b"]
+    assert ["listing again" in each.getMessage() for each in caplog.records] == [False, True]
+
+
+async def test_a_server_that_says_when_to_come_back_is_left_alone_until_then(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line, asked = wire(), []  # type: ignore[var-annotated]
+
+    def busy(_method: str, _path: str) -> Response | None:
+        asked.append(asyncio.get_running_loop().time())
+        return Response(429, {"retry-after": "20"}, b"") if len(asked) == 1 else None
+
+    line.before = busy
+    async with reflecting(line) as cache:
+        await cache.listed.wait()
+    assert asked[1] - asked[0] >= 20
+
+
+async def test_an_object_that_cannot_be_read_is_no_bookmark(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire(without_bookmarks=frozenset({"persistentvolumes"}))
+    await make(line, "a")
+    async with reflecting(line) as cache:
+        await cache.listed.wait()
+        await settle()
+        stored = line.server.store.get("persistentvolumes", "a").decode()
+        line.server.store.put("persistentvolumes", "a", {**stored, "spec": {"capacity": 7}})
+        await asyncio.sleep(100)
+    assert all(seconds <= 80 for seconds in lengths(line))
+
+
+async def test_many_changes_at_once_do_not_hold_up_everything_else(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    async with reflecting(line) as cache:
+        await cache.listed.wait()
+        await settle()
+        turns: list[int] = []
+        counting: list[asyncio.Task[None]] = []
+
+        async def count() -> None:
+            for _ in range(1000):
+                turns.append(len(cache))
+                await asyncio.sleep(0)
+
+        cache.subscribe(lambda _old, _new: None if counting else counting.append(asyncio.create_task(count())))
+        line.fail(("WATCH", "/"), times=1)
+        line.server.end_watches()
+        await settle()
+        await make(line, *(f"v{number:03}" for number in range(600)))
+        await asyncio.sleep(30)
+        assert len(cache) == 600
+        assert max(later - before for before, later in zip(turns, turns[1:], strict=False)) == 256
+
+
+async def test_a_restored_server_is_believed_about_what_was_deleted_and_has_changed_since(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line, told = wire(), []  # type: ignore[var-annotated]
+    await make(line, "a", "b")
+    backup = line.server.store.snapshot()
+    async with reflecting(line, restored=lambda: told.append("restored")) as cache:
+        await cache.listed.wait()
+        await settle()
+        await remove(line, "b")
+        await settle()
+        line.server.restore(backup, version=line.server.store.version + 1000)
+        await line.client.patch(VOLUMES, "b", {"metadata": {"labels": {"n": "anew"}}})
+        await asyncio.sleep(4)
+        assert cache.keys() == ["a", "b"]
+    assert told == ["restored"]
+
+
+async def test_lists_and_ends_of_watches_are_counted(wire: Callable[[], Any], settle: Callable[[], Any]) -> None:
+    registry = CollectorRegistry()
+    line = wire()
+
+    def counted(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"resource": "persistentvolumes", **labels})
+
+    async with reflecting(line, metrics=Metrics(registry)) as cache:
+        await cache.listed.wait()
+        await settle()
+        assert counted("volplane_reflector_lists_total") == 1
+        line.server.end_watches()
+        await asyncio.sleep(5)
+        line.fail(("WATCH", "/"), times=1)
+        line.server.end_watches()
+        await asyncio.sleep(5)
+        line.fail(("WATCH", "/"), times=1)
+        line.server.end_watches()
+        await settle()
+        await make(line, "b")
+        line.server.store.compact()
+        await asyncio.sleep(10)
+        assert counted("volplane_reflector_lists_total") == 2
+    assert counted("volplane_reflector_watch_ends_total", why="end") == 3
+    assert counted("volplane_reflector_watch_ends_total", why="error") == 2
+    assert counted("volplane_reflector_watch_ends_total", why="gone") == 1
