@@ -66,8 +66,6 @@ class Reflector(Generic[T]):
         self._where = {"namespace": self.namespace, **selectors}
         self._version: int | None = None
         """Where to go on watching; None: list first."""
-        self._doubtful = False
-        """Whether the server may have been put back behind `_version`."""
         self._bookmarked = False
         """Whether the last watch got a bookmark."""
         self._regular = True
@@ -119,7 +117,6 @@ class Reflector(Generic[T]):
                 self.cache.observe(obj)
             await asyncio.sleep(0)
         self.cache.prune(seen, version)
-        self._doubtful = False
         if self.metrics is not None:
             self.metrics.listed(self.kind.plural)
         return version
@@ -131,12 +128,12 @@ class Reflector(Generic[T]):
         if newest < version:
             self.restored()
             raise ApiGone(f"version {version} is not known, the newest is {newest}", status=410)
-        self._doubtful = False
 
     async def _follow(self, version: int) -> None:
         """Follow one watch until it ends. Moves `_version` on."""
         seconds = self.random.randint(*(_LONG if self._bookmarked and self._regular else _SHORT))
-        self._bookmarked, self._doubtful = False, True
+        self._bookmarked = False
+        self._doubtful = True  # The server may have been put back behind the version, unless the watch proves it.
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds - _EARLY
         async with self.client.watch(

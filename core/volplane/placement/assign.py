@@ -49,7 +49,7 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
         driver = state.driver_of_claim(claim)
         if label and driver is not None:
             state.usage.set(state.usage.held, volume_name_of(claim), state.promise(claim, driver, label))
-            if selected := metadata.get("annotations", {}).get(names.SELECTED_NODE):
+            if selected := metadata["annotations"].get(names.SELECTED_NODE):
                 state.last[claim.spec.storage_class_name or ""] = selected
     elif isinstance(action, Wait) and not claim.annotation(names.SELECTED_NODE):
         state.waiting.add(key)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from volplane.controller.metrics import Metrics
 from volplane.errors import ApiUnavailable
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import VOLUMES
+from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
 from volplane.kube.transport import Response
@@ -59,6 +60,27 @@ def lengths(wire: Any) -> list[int]:
 def lists(wire: Any) -> int:
     """How often the whole was listed, in pages."""
     return sum(query.get("limit") == "500" and "continue" not in query for query in wire.queries)
+
+
+class Breakable:
+    """An open watch whose connection breaks when `end` is set."""
+
+    def __init__(self, lines: Any, end: asyncio.Event) -> None:
+        self.status, self.headers = lines.status, lines.headers
+        self._lines, self._end = aiter(lines), end
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            line: asyncio.Future[bytes | None] = asyncio.ensure_future(anext(self._lines, None))
+            end = asyncio.ensure_future(self._end.wait())
+            await asyncio.wait({line, end}, return_when=asyncio.FIRST_COMPLETED)
+            end.cancel()
+            if not line.done():
+                line.cancel()
+                raise ApiUnavailable("it broke off", status=0)
+            if (found := line.result()) is None:
+                return
+            yield found
 
 
 def looks(wire: Any) -> int:
@@ -446,7 +468,7 @@ async def test_a_list_of_many_pages_is_taken_in_whole(wire: Callable[[], Any]) -
     assert len([call for call in line.calls if call[0] == "GET"]) == 3
 
 
-# --- after a watch has ended -------------------------------------------------------------------------------------------
+# --- after a watch has ended ----------------------------------------------------------------------------------------
 
 
 async def test_a_server_is_looked_at_anew_only_after_a_watch_that_told_nothing_or_ended_early(
@@ -548,9 +570,7 @@ async def test_a_server_that_says_when_to_come_back_is_left_alone_until_then(
     assert asked[1] - asked[0] >= 20
 
 
-async def test_an_object_that_cannot_be_read_is_no_bookmark(
-    wire: Callable[[], Any], settle: Callable[[], Any]
-) -> None:
+async def test_an_object_that_cannot_be_read_is_no_bookmark(wire: Callable[[], Any], settle: Callable[[], Any]) -> None:
     line = wire(without_bookmarks=frozenset({"persistentvolumes"}))
     await make(line, "a")
     async with reflecting(line) as cache:
@@ -584,7 +604,7 @@ async def test_many_changes_at_once_do_not_hold_up_everything_else(
         await make(line, *(f"v{number:03}" for number in range(600)))
         await asyncio.sleep(30)
         assert len(cache) == 600
-        assert max(later - before for before, later in zip(turns, turns[1:], strict=False)) == 256
+        assert max(later - before for before, later in pairwise(turns)) == 256
 
 
 async def test_a_restored_server_is_believed_about_what_was_deleted_and_has_changed_since(
@@ -631,3 +651,62 @@ async def test_lists_and_ends_of_watches_are_counted(wire: Callable[[], Any], se
     assert counted("volplane_reflector_watch_ends_total", why="end") == 3
     assert counted("volplane_reflector_watch_ends_total", why="error") == 2
     assert counted("volplane_reflector_watch_ends_total", why="gone") == 1
+
+
+@pytest.mark.parametrize("bookmarks", [True, False])
+async def test_a_watch_that_breaks_off_is_a_failure_however_long_nothing_was_heard_before_it(
+    wire: Callable[[], Any], bookmarks: bool
+) -> None:
+    line = wire(**({} if bookmarks else {"without_bookmarks": frozenset({"persistentvolumes"})}))
+    end, opened = asyncio.Event(), line.inner.stream
+
+    @asynccontextmanager
+    async def stream(request: Any) -> AsyncIterator[Any]:
+        async with opened(request) as lines:
+            yield Breakable(lines, end)
+
+    line.inner.stream = stream
+    async with reflector_of(line) as reflector:
+        await reflector.cache.listed.wait()
+        while len(lengths(line)) < 2:
+            await asyncio.sleep(1)
+        await asyncio.sleep(100 if bookmarks else 30)
+        watches = len(lengths(line))
+        end.set()
+        await asyncio.sleep(0.1)
+        assert len(lengths(line)) == watches
+        assert reflector.failing == "it broke off"
+        end.clear()
+        await asyncio.sleep(600)
+        assert reflector.failing == ""
+        assert (max(lengths(line)[2:]) > 80) is bookmarks
+
+
+async def test_a_server_is_looked_at_in_the_namespace_that_is_followed(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    reflector = Reflector(line.client, Cache(CLAIMS), random=Random(1), namespace="default")
+    task = asyncio.create_task(reflector.run())
+    await reflector.cache.listed.wait()
+    await settle()
+    line.server.end_watches()
+    await asyncio.sleep(5)
+    asked = {path for (_, path), query in zip(line.calls, line.queries, strict=True) if query.get("limit") == "1"}
+    assert asked == {"/api/v1/namespaces/default/persistentvolumeclaims"}
+    task.cancel()
+
+
+async def test_a_watch_that_told_something_before_it_ended_is_followed_by_another_at_once(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    async with reflecting(line) as cache:
+        await cache.listed.wait()
+        await settle()
+        for number in range(50):
+            await make(line, f"v{number}")
+            await settle()
+            line.server.end_watches()
+            await settle()
+        assert len(lengths(line)) == 51

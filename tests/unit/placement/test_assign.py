@@ -103,7 +103,7 @@ def test_a_claim_waits_for_a_driver_that_is_being_made() -> None:
 def test_wrong_parameters_of_a_class_are_said() -> None:
     action = World(local(parameters={names.PLACEMENT: "by mood"}), node("a"), asking()).decided()
     assert isinstance(action, Wait)
-    assert action.reason.startswith('class "fast": ')
+    assert action.reason.startswith('class "fast": parameter ')
     assert said(action) == [("Warning", "ProvisioningFailed", action.reason)]
 
 
@@ -325,7 +325,9 @@ def test_a_claim_that_is_deleted_before_it_had_a_node_is_let_go() -> None:
     world = World(local(), node("a"))
     world.put(asking(deletionTimestamp=GOING))
     assert world.decided() == Settled()
-    world.put(asking(version=2, deletionTimestamp=GOING, finalizers=OURS, annotations=world.sealed()))
+    world.put(asking(version=2, deletionTimestamp=GOING, selected="a"))
+    assert world.decided() == Settled()
+    world.put(asking(version=3, deletionTimestamp=GOING, finalizers=OURS, annotations=world.sealed()))
     assert metadata(world.decided()) == {"annotations": {names.INTENT: None}, "finalizers": None}
 
 
@@ -367,6 +369,7 @@ def test_a_volume_gets_the_label_of_the_node_that_it_lies_on() -> None:
     action = decide_membership("v", world.state)
     assert isinstance(action, Patch)
     assert action.body == {"metadata": for_node("a")}
+    assert action.target.name == "v"
     world.put(placed("v", at="a", resourceVersion="2", annotations={names.NODE_UID: "uid-a"}))
     again = decide_membership("v", world.state)
     assert isinstance(again, Patch)

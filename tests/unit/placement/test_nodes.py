@@ -69,6 +69,17 @@ def test_heartbeats_change_nothing_about_placement() -> None:
     assert nodes.book.version > before
 
 
+def test_a_node_that_moves_is_found_where_it_is() -> None:
+    nodes = Nodes(node("a"), node("b"))
+    before = nodes.book.version
+    put(nodes.cluster, node("a", version=2, labels={ZONE: "b"}))
+    assert nodes.book.version > before
+    assert [each.name for each in nodes.book.at({ZONE: "b"})] == ["a", "b"]
+    assert nodes.book.at({ZONE: "a"}) == []
+    assert nodes.book.at({}) == []
+    assert nodes.book.at({"rack": "b"}) == []
+
+
 def test_two_names_with_one_hash_are_found_and_said() -> None:
     nodes = Nodes(node("a"), node("b"), node("c"), hashed=lambda name: "same" if name in "ab" else name)
     state = PlacementState(cluster=nodes.cluster, drivers=[], nodes=nodes.book, room=PublishedRoom(nodes.book))
@@ -77,5 +88,6 @@ def test_two_names_with_one_hash_are_found_and_said() -> None:
     assert event.reason == "NodeHashCollision"
     assert "the same hash same as b" in event.message
     assert decide_node("c", state) == Settled()
+    assert decide_node("ab", state) == Settled(), "there is no such node"
     nodes.cluster.nodes.observe_deleted("b", "uid-b")
     assert decide_node("a", state) == Settled()

@@ -137,10 +137,21 @@ def test_nodes_offer_what_is_published_without_what_is_promised() -> None:
     world.put(belonging("a", size="3Gi"))
     assert offered(world) == {"a": 2 * GIB}
     assert offered(world, "2Gi") == {"a": 2 * GIB}
+    driver = world.cluster.drivers.distributed(DRIVER)
+    assert driver is not None
+    [offer] = world.state.offers(asking(), driver, local(creationTimestamp=LONG_AGO))
+    assert (offer.volumes, offer.largest) == (1, 5 * GIB)
     assert offered(world, "3Gi") == {}
     world.put(published("r", "5Gi", at="a", version=2, maximumVolumeSize="1Gi"))
     assert offered(world, "1Gi") == {"a": 2 * GIB}
     assert offered(world, "2Gi") == {}
+
+
+def test_what_the_server_says_of_a_claim_tells_its_time_too() -> None:
+    world = World(local(), node("a"), node("b"), published("r", "5Gi", at="a"))
+    assert "b" in offered(world)
+    world.put(asking(creationTimestamp="2026-01-01T00:01:00Z"))
+    assert "b" not in offered(world)
 
 
 def test_time_goes_on_for_a_new_class_though_nothing_is_made() -> None:
@@ -249,6 +260,7 @@ def test_only_a_node_that_had_the_claim_has_given_it_back() -> None:
 
 def test_the_time_for_an_answer_begins_with_the_label() -> None:
     world = World(local(), node("a"), asking())
+    assert world.state.since == {}
     world.now += 5
     world.put(belonging("a", version=2))
     assert world.state.since == {"uid-c": (node_hash("a"), 1005.0)}
