@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
 
 from volplane.controller.metrics import Metrics
@@ -319,13 +320,17 @@ async def test_an_object_that_cannot_be_read_is_skipped_and_its_old_state_kept(
         await make(line, "c")
         await settle()
         assert cache.keys() == ["a", "b", "c"]
-        line.server.store.compact()
+        line.fail(("WATCH", "/"), times=1)
         line.server.end_watches()
+        await settle()
+        await make(line, "d")
+        line.server.store.compact()
         await asyncio.sleep(10)
-        assert cache.keys() == ["a", "b", "c"]
+        assert lists(line) == 2
+        assert cache.keys() == ["a", "b", "c", "d"]
         line.server.store.delete("persistentvolumes", "a")
         await settle()
-        assert cache.keys() == ["b", "c"]
+        assert cache.keys() == ["b", "c", "d"]
     assert "PersistentVolume a could not be read" in caplog.text
 
 
@@ -448,14 +453,15 @@ async def test_only_a_watch_of_everything_tells_that_an_object_is_gone_for_good(
 ) -> None:
     line = wire()
     await make(line, "a", labels={"node": "one"})
+    await make(line, "b", labels={"node": "two"})
     async with reflecting(line, **where) as cache:
         await cache.listed.wait()
         await settle()
-        uid = next(cache.values()).uid
+        uid = cache.get("a").uid
         assert not cache.gone(uid)
         await remove(line, "a")
         await settle()
-        assert cache.keys() == []
+        assert cache.keys() == (["b"] if for_good else [])
         assert cache.gone(uid) is for_good
 
 
@@ -710,3 +716,53 @@ async def test_a_watch_that_told_something_before_it_ended_is_followed_by_anothe
             line.server.end_watches()
             await settle()
         assert len(lengths(line)) == 51
+
+
+async def test_what_left_the_selection_and_came_back_by_a_later_write_stays(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    await make(line, "a", labels={"node": "one"})
+    async with reflecting(line, label_selector="node=one") as cache:
+        await cache.listed.wait()
+        await settle()
+        held = cache.get("a")
+        cache.observe(structs.replace(held, metadata=structs.replace(held.metadata, resource_version="1000000")))
+        await line.client.patch(VOLUMES, "a", {"metadata": {"labels": {"node": "two"}}})
+        await settle()
+        assert cache.keys() == ["a"]
+
+
+async def test_of_a_server_that_was_put_back_nothing_of_the_former_future_is_left(
+    wire: Callable[[], Any], settle: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    line, other, told = wire(), wire(), []  # type: ignore[var-annotated]
+    caplog.set_level("INFO", "volplane.kube.reflector")
+    await make(other, "z")
+    await make_a_longer_past(line)
+    async with reflecting(line, restored=lambda: told.append("restored")) as cache:
+        await cache.listed.wait()
+        await settle()
+        line.inner = other.inner
+        line.server.end_watches()
+        await asyncio.sleep(4)
+        assert cache.keys() == ["z"]
+    assert told == ["restored", "restored"], "the list may show a server that has caught up"
+    assert "is not known, the newest is" in caplog.text
+
+
+async def test_a_long_list_that_turns_out_to_be_of_a_restored_server_is_read_again_from_its_begin(
+    wire: Callable[[], Any], settle: Callable[[], Any]
+) -> None:
+    line = wire()
+    await make(line, *(f"v{number:03}" for number in range(501)))
+    backup = line.server.store.snapshot()
+    async with reflecting(line) as cache:
+        await cache.listed.wait()
+        await settle()
+        await line.client.patch(VOLUMES, "v500", {"metadata": {"labels": {"n": "lost"}}})
+        await settle()
+        line.server.restore(backup, version=line.server.store.version + 1000)
+        await asyncio.sleep(5)
+        assert len(cache) == 501
+        assert cache.get("v500").metadata.labels is None
