@@ -419,7 +419,9 @@ def take_over(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action |
     if not held and not claim.terminating and cluster.begun(claim.uid):
         lost, why = cluster.intent_of(claim), "restore the record of what was begun"
         if lost is not None and not claim_elsewhere(claim, cluster):
-            return claim_conflict(claim, lost.driver, cluster) or record_intent(claim, lost, cluster, why=why)
+            # The record may be there, and a later leader's.
+            other = not_leading(cluster, reads) if lost.fence not in ("", cluster.fence()) else None
+            return claim_conflict(claim, lost.driver, cluster) or other or record_intent(claim, lost, cluster, why=why)
     if not held and (claim.terminating or claim.spec.volume_name or claim.bound):
         return None
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))

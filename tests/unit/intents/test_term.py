@@ -86,6 +86,16 @@ def test_a_leader_puts_the_finalizer_back_that_a_tenant_has_removed() -> None:
     assert step.body["metadata"]["finalizers"] == ["a/b", HELD]
 
 
+@pytest.mark.parametrize(("fence", "reads_first"), [(FORMER, True), (OURS, False)])
+def test_who_began_restores_over_the_record_of_another_term_only_while_it_leads(fence: str, reads_first: bool) -> None:
+    made = leading(fence, finalizers=("a/b",))
+    made.progress.claims.track("uid-c").provision_began()
+    assert isinstance(decided(made), Read if reads_first else Patch)
+    step = decided(made, read(LEASES, LEASE, lease(holder="them")))
+    assert step == Wait(reason="another process leads now", seconds=1.0) or not reads_first
+    assert written(made, decided(made, read(LEASES, LEASE, lease()))).fence == OURS
+
+
 def test_an_own_intent_goes_on_without_a_look_at_the_lease() -> None:
     assert isinstance(decided(leading(OURS)), Run)
 
