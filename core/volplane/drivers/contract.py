@@ -319,7 +319,7 @@ def _asset_flaw(asset: Asset) -> str | None:
     if not isinstance(source, assets.VolumeSource):
         return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
     try:
-        parts = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
+        parts: list[object] = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
         parts += [list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]]
         # With escapes, bytes of file names that are not UTF-8 would pass.
         json.dumps(parts, ensure_ascii=False).encode()

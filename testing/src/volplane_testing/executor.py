@@ -31,7 +31,7 @@ class InlineExecutor:
         call.begun = loop.time()
         task = self._tasks[call] = loop.create_task(self._perform(call), name=f"{call.driver} {call.what}")
         task.add_done_callback(lambda _task: self._settle(call, loop.time()))
-        return await call.wait(lambda _call: None)
+        return await call.wait(lambda _call: False)
 
     def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
         return tuple(call for call in self._tasks if driver in (None, call.driver))
