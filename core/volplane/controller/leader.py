@@ -195,15 +195,14 @@ class Elector:
         # Half of what is left: one call that hangs leaves time for another.
         seconds = max(0.1, (last - began) / 2)
         try:
-            if (newer := leadership.behind) is not None:
-                # The storage would refuse us as a former leader: the count has to pass the term that it knows.
-                await self._ask(self.lock.count_on, seconds, self._lease, newer.transitions)
-                leadership.lost = True
-                _LOG.error("lease %s: storage knows of term %s; a new one begins", self.lock.name, newer.transitions)
-                return 0.0
-            self._lease = await self._ask(self.lock.renew, seconds, self._lease)
-            leadership.until = began + self.lock.duration
-            return self.random.uniform(*self.period)
+            if (newer := leadership.behind) is None:
+                self._lease = await self._ask(self.lock.renew, seconds, self._lease)
+                leadership.until = began + self.lock.duration
+                return self.random.uniform(*self.period)
+            # The storage would refuse us as a former leader: the count has to pass the term that it knows.
+            await self._ask(self.lock.count_on, seconds, self._lease, newer.transitions)
+            leadership.lost = True
+            _LOG.error("lease %s: storage knows of term %s; a new one begins", self.lock.name, newer.transitions)
         except ApiConflict:
             await self._look(leadership, seconds)
         except ApiNotFound:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -53,8 +54,8 @@ class Candidate:
         self.terms: list[Leadership] = []
         self.calls: list[tuple[float, str]] = []
         """Time and method of each call about a Lease."""
-        self.hanging = ""
-        """The method of which the next call about a Lease never gets an answer."""
+        self.hanging: list[bool] = []
+        """Of the next calls about a Lease, whether they never get an answer."""
         client = Client(link)
         lock = LeaseLock(client, namespace=namespace, name="provisioner", identity=identity, now=clock)
         self.elector = Elector(
@@ -78,8 +79,7 @@ class Candidate:
         method = call.request.method
         if "/leases" in call.request.path:
             self.calls.append((asyncio.get_running_loop().time(), method))
-            if method == self.hanging:
-                self.hanging = ""
+            if self.hanging and self.hanging.pop(0):
                 await asyncio.Event().wait()
         if self.state == "hangs":
             await asyncio.Event().wait()
@@ -322,13 +322,16 @@ async def test_work_that_does_not_stop_in_time_is_reported_before_another_may_be
         await candidate.stop()
 
 
-async def test_a_lease_taken_by_force_or_deleted_stops_the_work(wire: Callable[[], Any]) -> None:
+async def test_a_lease_taken_by_force_or_deleted_stops_the_work(
+    wire: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
     line, log = wire(), []  # type: ignore[var-annotated]
     one = Candidate(line, "one", log)
     await asyncio.sleep(10)
     await line.client.patch(LEASES, KEY, {"spec": {"holderIdentity": "usurper"}})
     await asyncio.sleep(5)
     assert at_work(log) == []
+    assert "is held by usurper now" in caplog.text
     await asyncio.sleep(20)
     assert at_work(log) == ["one"]
     assert [term.fence.transitions for term in one.terms] == [0, 1]
@@ -397,10 +400,11 @@ async def test_work_that_fails_ends_the_run_with_its_error_and_releases(wire: Ca
     assert (await lease(line)).holder_identity is None
 
 
-async def test_times_that_leave_no_room_are_refused(wire: Callable[[], Any]) -> None:
-    lock = LeaseLock(wire().client, namespace="default", name="x", identity="one", now=now, duration=5)
+@pytest.mark.parametrize(("duration", "longest"), [(5, 2.4), (10, 2.4), (15, 10.0)])
+async def test_times_that_leave_no_room_are_refused(wire: Callable[[], Any], duration: int, longest: float) -> None:
+    lock = LeaseLock(wire().client, namespace="default", name="x", identity="one", now=now, duration=duration)
     with pytest.raises(ConfigurationError, match="leader election of x: the period"):
-        Elector(lock, random=Random(1), overrun=lambda: None)
+        Elector(lock, random=Random(1), overrun=lambda: None, period=(2.0, longest))
 
 
 @pytest.mark.parametrize("seed", schedules(range(20)))
@@ -636,7 +640,10 @@ async def test_a_lease_is_taken_at_the_very_moment_at_which_it_is_over(wire: Cal
         await candidate.stop()
 
 
-async def test_a_lease_that_changes_hands_without_a_new_time_is_a_new_one(wire: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("change", [{"holderIdentity": "three"}, {"leaseTransitions": 9}, None])
+async def test_a_lease_that_changes_without_a_new_time_is_a_new_one(
+    wire: Callable[[], Any], change: dict[str, Any] | None
+) -> None:
     line, log = wire(), []  # type: ignore[var-annotated]
     one = Candidate(line, "one", log)
     await asyncio.sleep(1)
@@ -644,13 +651,32 @@ async def test_a_lease_that_changes_hands_without_a_new_time_is_a_new_one(wire: 
     await asyncio.sleep(30)
     one.state = "hangs"
     await asyncio.sleep(8)
-    await line.client.patch(LEASES, KEY, {"spec": {"holderIdentity": "three"}})
+    if change is not None:
+        await line.client.patch(LEASES, KEY, {"spec": change})
+    else:
+        spec = msgspec.to_builtins(await lease(line))
+        await line.client.delete(LEASES, KEY)
+        await line.client.create(
+            LEASES, LEASES.body(metadata={"name": "provisioner", "namespace": "default"}, spec=spec)
+        )
     await asyncio.sleep(14)
     assert at_work(log) == []
     await asyncio.sleep(4)
     assert at_work(log) == ["two"]
     for candidate in (two, one):
         await candidate.stop()
+
+
+async def test_a_lease_lasts_as_long_as_it_says(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    spec = {"holderIdentity": "other", "leaseDurationSeconds": 40, "renewTime": "2026-01-01T00:00:00.000000Z"}
+    await line.client.create(LEASES, LEASES.body(metadata={"name": "provisioner", "namespace": "default"}, spec=spec))
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(39)
+    assert at_work(log) == []
+    await asyncio.sleep(2)
+    assert at_work(log) == ["one"]
+    await one.stop()
 
 
 async def test_a_lease_that_says_that_nobody_holds_it_is_taken_at_once(wire: Callable[[], Any]) -> None:
@@ -714,11 +740,11 @@ async def test_a_leader_of_a_restored_server_writes_the_count_once(wire: Callabl
     await one.stop()
 
 
-@pytest.mark.parametrize("method", ["POST", "GET"])
-async def test_an_election_in_which_a_call_hangs_goes_on(wire: Callable[[], Any], method: str) -> None:
+@pytest.mark.parametrize("hanging", [[True], [False, True]], ids=["to read", "to take"])
+async def test_an_election_in_which_a_call_hangs_goes_on(wire: Callable[[], Any], hanging: list[bool]) -> None:
     line, log = wire(), []  # type: ignore[var-annotated]
     one = Candidate(line, "one", log)
-    one.hanging = method
+    one.hanging = hanging
     await asyncio.sleep(10.5)
     assert one.elector.failing == "no answer within 10 s"
     await asyncio.sleep(2)
@@ -726,15 +752,60 @@ async def test_an_election_in_which_a_call_hangs_goes_on(wire: Callable[[], Any]
     await one.stop()
 
 
-async def test_a_release_that_hangs_delays_the_end_by_seconds(wire: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("conflict", [False, True])
+async def test_a_release_that_hangs_delays_the_end_by_two_seconds(wire: Callable[[], Any], conflict: bool) -> None:
     line, log = wire(), []  # type: ignore[var-annotated]
     one = Candidate(line, "one", log)
     await asyncio.sleep(10)
-    one.hanging = "PATCH"
+    if conflict:
+        await line.client.patch(LEASES, KEY, {"metadata": {"labels": {"n": "1"}}})
+    one.hanging = [False, False, True] if conflict else [True]
     began = asyncio.get_running_loop().time()
     async with asyncio.timeout(60):
         await one.stop()
     assert asyncio.get_running_loop().time() - began == pytest.approx(2.0, abs=0.1)
+
+
+@pytest.mark.parametrize("moment", ["renewal", "release"])
+async def test_a_count_that_cannot_be_raised_holds_nothing_up(wire: Callable[[], Any], moment: str) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await one.stop()
+    two = Candidate(line, "two", log)
+    await asyncio.sleep(10)
+    await line.client.patch(LEASES, KEY, {"spec": {"leaseTransitions": 0}})
+    two.hanging = [False, False, True]
+    if moment == "renewal":
+        await asyncio.sleep(15)
+        assert len(two.terms) == 2
+        await two.stop()
+        return
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(60):
+        await two.stop()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(2.0, abs=0.1)
+    assert (await lease(line)).holder_identity is None
+
+
+async def test_a_leader_that_is_to_count_on_tries_again_where_that_hangs(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    first = one.terms[0]
+    first.fenced(str(replace(first.fence, transitions=7)))
+    first.fenced(str(replace(first.fence, transitions=5)))
+    one.hanging = [True]
+    await asyncio.sleep(9)
+    assert [term.fence.transitions for term in one.terms] == [0, 8]
+    await one.stop()
+
+
+def test_without_an_election_no_term_is_noted() -> None:
+    free = Leadership(fence=None, until=math.inf, clock=lambda: 0.0, suspended=lambda: 0.0)
+    free.fenced("7/gone/a-lease")
+    assert free.behind is None
+    assert free.may_begin()
 
 
 async def test_a_namespace_that_cannot_be_made_ends_no_election(wire: Callable[[], Any]) -> None:
