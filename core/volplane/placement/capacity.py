@@ -77,12 +77,10 @@ class CapacityState:
         self.queue.enqueue(key, PAUSE_SECONDS)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
-        # What is published depends on a node's labels alone, and the uid of a process's own node is its owner.
-        before, after = (None if each is None else (each.uid, each.metadata.labels) for each in (old, new))
-        if before == after:
-            return
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            return  # What is published depends on nothing else of a node.
         self._plan()
-        if new is None or (old is not None and old.uid != new.uid):
+        if new is None:
             for item in self.cluster.capacities.values():
                 self.queue.enqueue(item.key)
 

@@ -42,7 +42,7 @@ class NodeBook:
     def changed(self, old: Node | None, new: Node | None) -> bool:
         """Follow the cache; return whether the change matters for placement."""
         before, after = (
-            None if each is None else (each.uid, is_ready(each), takes_volumes(each), each.metadata.labels or {})
+            None if each is None else (is_ready(each), takes_volumes(each), each.metadata.labels or {})
             for each in (old, new)
         )
         if before == after:
