@@ -122,8 +122,7 @@ class Cache(Generic[T]):
 
     def prune(self, seen: Container[str], version: int) -> None:
         """Remove what a whole list of `version` did not contain, unless it is newer than the list."""
-        for key in [key for key, obj in self._objects.items() if key not in seen and obj.version <= version]:
-            obj = self._objects[key]
+        for key, obj in [(key, obj) for key, obj in self._objects.items() if key not in seen]:
             self.observe_deleted(key, obj.uid, version, may_return=True)
         self.reached = max(self.reached, version)
         self.listed.set()
@@ -152,7 +151,6 @@ class Cache(Generic[T]):
         for key, obj in list(self._objects.items()):
             self._remove(key, obj)
         self._tombstones.clear()
-        self._expiry.clear()
         self.reached = 0
 
     def subscribe(self, listener: Listener[T]) -> Callable[[], None]:

@@ -201,6 +201,9 @@ def test_an_index_may_file_an_object_several_times() -> None:
     cache.observe_deleted("abba", "uid-abba", 2)
     assert [v.name for v in cache.by_index("letters", "a")] == ["ac"]
     assert cache.by_index("letters", "b") == []
+    cache.observe(volume("ba", 3))
+    cache.observe_deleted("ba", "uid-ba", 4)
+    assert [v.name for v in cache.by_index("letters", "a")] == ["ac"]
 
 
 def test_listeners_see_the_cache_after_the_change_and_can_leave() -> None:
