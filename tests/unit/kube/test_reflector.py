@@ -683,6 +683,9 @@ async def test_a_watch_that_breaks_off_is_a_failure_however_long_nothing_was_hea
         assert len(lengths(line)) == watches
         assert reflector.failing == "it broke off"
         end.clear()
+        before = looks(line)
+        await asyncio.sleep(5)
+        assert looks(line) == before + 1, "the server may have been put back"
         await asyncio.sleep(600)
         assert reflector.failing == ""
         assert (max(lengths(line)[2:]) > 80) is bookmarks
@@ -766,3 +769,24 @@ async def test_a_long_list_that_turns_out_to_be_of_a_restored_server_is_read_aga
         await asyncio.sleep(5)
         assert len(cache) == 501
         assert cache.get("v500").metadata.labels is None
+
+
+async def test_a_server_is_looked_at_anew_though_its_very_first_watch_failed(wire: Callable[[], Any]) -> None:
+    line = wire()
+    line.fail(("WATCH", "/"), times=1)
+    async with reflector_of(line) as reflector:
+        await asyncio.sleep(10)
+        assert looks(line) == 1
+        assert reflector.failing == ""
+
+
+async def test_after_a_watch_in_which_no_bookmark_came_the_next_one_is_short(wire: Callable[[], Any]) -> None:
+    line = wire()
+    async with reflecting(line) as cache:
+        await cache.listed.wait()
+        await asyncio.sleep(100)
+        assert lengths(line)[-1] >= 240
+        line.server.end_watches()
+        await asyncio.sleep(5)
+        assert lengths(line)[-1] <= 80
+        assert len(lengths(line)) == 3
