@@ -691,18 +691,25 @@ async def test_a_watch_that_breaks_off_is_a_failure_however_long_nothing_was_hea
         assert (max(lengths(line)[2:]) > 80) is bookmarks
 
 
+@pytest.mark.parametrize(
+    ("where", "path"),
+    [
+        ({"namespace": "default"}, "/api/v1/namespaces/default/persistentvolumeclaims"),
+        ({}, "/api/v1/persistentvolumeclaims"),
+    ],
+)
 async def test_a_server_is_looked_at_in_the_namespace_that_is_followed(
-    wire: Callable[[], Any], settle: Callable[[], Any]
+    wire: Callable[[], Any], settle: Callable[[], Any], where: dict[str, str], path: str
 ) -> None:
     line = wire()
-    reflector = Reflector(line.client, Cache(CLAIMS), random=Random(1), namespace="default")
+    reflector = Reflector(line.client, Cache(CLAIMS), random=Random(1), **where)
     task = asyncio.create_task(reflector.run())
     await reflector.cache.listed.wait()
     await settle()
     line.server.end_watches()
     await asyncio.sleep(5)
-    asked = {path for (_, path), query in zip(line.calls, line.queries, strict=True) if query.get("limit") == "1"}
-    assert asked == {"/api/v1/namespaces/default/persistentvolumeclaims"}
+    asked = zip(line.calls, line.queries, strict=True)
+    assert {called for (_, called), query in asked if query.get("limit") == "1"} == {path}
     task.cancel()
 
 
