@@ -945,3 +945,24 @@ async def test_who_leads_is_measured_and_logged(wire: Callable[[], Any], caplog:
         f"lease provisioner: leading as {one.terms[0].fence}",
         "lease provisioner: no longer leading",
     ]
+
+
+async def test_a_look_at_who_holds_the_lease_that_hangs_costs_no_leadership(wire: Callable[[], Any]) -> None:
+    line, log = wire(), []  # type: ignore[var-annotated]
+    one = Candidate(line, "one", log)
+    await asyncio.sleep(10)
+    await line.client.patch(LEASES, KEY, {"metadata": {"labels": {"n": "1"}}})
+    one.hanging = [False, True]
+    await asyncio.sleep(30)
+    assert len(one.terms) == 1
+    await one.stop()
+
+
+async def test_an_elector_that_has_not_begun_leads_nothing_and_fails_at_nothing(
+    wire: Callable[[], Any],
+) -> None:
+    lock = LeaseLock(wire().client, namespace="default", name="x", identity="one", now=now)
+    elector = Elector(lock, random=Random(1), overrun=lambda: None)
+    assert (elector.failing, elector.leadership, elector.period, elector.renew_seconds) == ("", None, (2.0, 2.4), 10.0)
+    assert elector.ensure_namespace is None
+    assert elector.metrics is None
