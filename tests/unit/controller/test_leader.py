@@ -955,6 +955,7 @@ async def test_a_look_at_who_holds_the_lease_that_hangs_costs_no_leadership(wire
     one.hanging = [False, True]
     await asyncio.sleep(30)
     assert len(one.terms) == 1
+    assert one.terms[0].may_begin()
     await one.stop()
 
 
