@@ -28,6 +28,7 @@ from volplane.placement.nodes import is_ready
 from volplane.placement.offers import choose, read_parameters
 from volplane.placement.room import UNPUBLISHED_SECONDS
 from volplane.placement.state import PlacementState, unsuitable
+from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
@@ -50,7 +51,7 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
         if label and driver is not None:
             state.usage.set(state.usage.held, volume_name_of(claim), state.promise(claim, driver, label))
             if selected := metadata["annotations"].get(names.SELECTED_NODE):
-                state.last[claim.spec.storage_class_name or ""] = selected
+                state.last[class_of_claim(claim) or ""] = selected
     elif isinstance(action, Wait) and not claim.annotation(names.SELECTED_NODE):
         state.waiting.add(key)
     return action

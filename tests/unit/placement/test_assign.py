@@ -116,6 +116,15 @@ def test_a_class_may_say_how_its_nodes_are_chosen() -> None:
     assert metadata(world.decided())["annotations"][names.SELECTED_NODE] == "a"
 
 
+def test_nodes_take_turns_for_claims_that_name_their_class_in_the_old_way_too() -> None:
+    """By an annotation, which the API server still takes."""
+    turns = local(parameters={names.PLACEMENT: "round-robin"})
+    item = asking(storageClassName=None, annotations={names.BETA_STORAGE_CLASS: "fast"})
+    world = World(turns, node("a"), node("b"), item)
+    nodes = [metadata(world.decided())["annotations"][names.SELECTED_NODE] for _ in range(3)]
+    assert nodes == ["a", "b", "a"]
+
+
 def test_a_claim_that_came_back_loses_the_label_of_the_node_that_it_was_on() -> None:
     action = World(local(), node("a"), asking(label="a")).decided()
     assert metadata(action) == {"labels": {names.NODE: None}, "annotations": {names.NODE_UID: None}}
@@ -394,6 +403,8 @@ def test_a_volume_whose_node_is_gone_is_said_to_be_lost_until_it_is_back() -> No
     assert [event.about.name for event in action.events] == ["v", "c"]
     assert world.state.lost == {"v": why}
     assert world.state.count_lost() == {DRIVER: 1}
+    world.put(placed("v", at="a", claim=used, annotations={names.NODE_UID: "uid-a"}, resourceVersion="2"))
+    assert world.state.lost == {"v": why}, "until it is decided anew"
     world.put(node("a", uid="uid-anew"))
     assert isinstance(decide_membership("v", world.state), Patch)
     assert "was made again (uid uid-anew, before uid-a)" in world.state.lost["v"]

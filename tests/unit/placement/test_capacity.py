@@ -109,8 +109,9 @@ def test_room_is_published_for_every_class_of_the_driver_at_every_place() -> Non
 
 def test_objects_are_looked_at_when_a_node_goes_or_is_made_again() -> None:
     publisher = Publisher(local(), node("a"), node_name="")
-    publisher.put(shown(key=f"{NAMESPACE}/of-before"))
     publisher.queue.taken()
+    publisher.put(shown(key=f"{NAMESPACE}/of-before"))
+    assert publisher.queue.taken() == [f"{NAMESPACE}/of-before"]
     publisher.put(node("a", version=2, uid="uid-anew"))
     assert publisher.queue.taken() == [key_of("a"), f"{NAMESPACE}/of-before", key_of("a")]
     publisher.put(node("a", version=3, uid="uid-anew", labels={"zone": "a", "more": "1"}))

@@ -90,6 +90,15 @@ def test_what_a_claim_asks_to_grow_counts_if_its_node_has_room_for_it(free: str 
     assert world.promised("a") == (1, 0)
 
 
+@pytest.mark.parametrize(("free", "counted"), [(None, 1), ("0", 0)])
+def test_growth_by_a_single_byte_counts_like_any_other(free: str | None, counted: int) -> None:
+    bound = {"volumeName": "v", "status": {"phase": "Bound"}, "annotations": {names.BIND_COMPLETED: "yes"}}
+    item = asking(size=str(GIB + 1), **bound)
+    world = World(local(), node("a"), *([published("r", free, at="a")] if free is not None else []))
+    world.put(placed("v", at="a", size="1Gi", labels=LABEL, claim=item, creationTimestamp="lately"), item)
+    assert world.promised("a") == (1, counted)
+
+
 def test_growth_counts_by_the_volume_that_comes_after_its_claim() -> None:
     item = asking(size="4Gi", volumeName="v", status={"phase": "Bound"}, annotations={names.BIND_COMPLETED: "yes"})
     world = World(local(), node("a"), item)
