@@ -204,13 +204,7 @@ def test_guards_are_taken_apart_and_texts_left_alone(tmp_path: Path) -> None:
 def test_names_of_types_and_what_is_only_logged_are_left_as_they_are(tmp_path: Path) -> None:
     from tools.mutants.variants import variants_of
 
-    lines = (
-        "Wake = Callable[[str], None]",
-        "_Label = tuple[str, str] | int",
-        "LIMITS = (1, 2)",
-        "log.info(1)",
-        "_LOG.info(1)",
-        "T = TypeVar(1)",
-    )
+    types = ("Wake = Callable[[str], None]", "_Label = tuple[str, str] | int", "T = TypeVar(1)")
+    lines = (*types, "LIMITS = (1, 2)", "log.info(1)", "_LOG.info(1)")
     (tmp_path / "module.py").write_text("\n".join(lines))
     assert {variant.was for variant in variants_of(tmp_path, "module.py")} == {"LIMITS = (1, 2)"}
