@@ -107,7 +107,7 @@ def _words(root: Path) -> list[str]:
 ROWS: Final = (
     Row(
         "core lines",
-        28_000,
+        28_900,
         "lines of core/volplane without the kits cloud, directory, snapshots, csi",
         lambda root: [f"{each.text.count(chr(10))} {each.path}" for each in code.core_modules(root)],
         _first_number,

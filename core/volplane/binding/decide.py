@@ -48,7 +48,7 @@ from volplane.state.matching import (
     selects,
 )
 from volplane.state.naming import volume_name_of
-from volplane.state.records import recycle_intent_of
+from volplane.state.records import may_be_kept, recycle_intent_of, trashed
 
 _NO_CLASS = "no persistent volumes available for this claim and no storage class is set"
 _LOOKED_AT = 100
@@ -105,6 +105,9 @@ def _decide_named(claim: Claim, cluster: ClusterState) -> Bind | Action:
         message = f'volume "{name}" is being deleted'
         return pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     reference = volume.spec.claim_ref
+    if trashed(volume) is not None and not reference_is(reference, claim):
+        message = f'volume "{name}" is in the trash; `volplane undelete {name} --claim {claim.key}` asks for it'
+        return pending(claim, message, warning(CLAIMS, claim, "FailedBinding", message))
     if reference is None:
         why = refusal(volume, claim)
         if not why:
@@ -138,7 +141,7 @@ def decide_bound(claim: Claim, cluster: ClusterState) -> Bind | Action:
         return Bind(volume)
     # A volume that is scrubbed or deleted keeps no contents for a claim that it does not refer to.
     if volume.annotation(names.INTENT) is None and not _given_up(volume):
-        if volume.spec.claim_ref is None:
+        if volume.spec.claim_ref is None and trashed(volume) is None:
             # The volume lost its reference, or is another one that has the name of a lost one.
             enough = capacity_of(volume) >= held_by(claim) > 0
             why = refusal(volume, claim, ignoring=("deletion", "attributes", *(("size",) if enough else ())))
@@ -409,6 +412,8 @@ def rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
         settled = claim.spec.volume_name == volume.name and volume.status.phase == "Bound"
     else:
         settled = not claim.terminating and mode_of(claim) == mode_of(volume) and not can_never_be_bound(volume, claim)
+    # What the claim chooses for the time after it may have to be written down.
+    settled = settled and not may_be_kept(volume)
     return settled and migration_step(VOLUMES, volume) is None and finalizer_step(volume, cluster) is None
 
 

@@ -30,6 +30,7 @@ from volplane.reclaim.drain import Held, Target, held_of, released
 from volplane.reclaim.scrub_pod import SCRUB_LABEL
 from volplane.state.cluster_state import SCRUB_VOLUME, claims_of_pod
 from volplane.state.naming import node_hash
+from volplane.state.records import trashed
 
 POLL_SECONDS = 1.0
 CONFLICTS = 10
@@ -160,8 +161,9 @@ class Drain:
             if bound is not None and bound.uid == reference.uid:
                 await _delete(client, CLAIMS, bound)
                 return
-            if gone:
+            if gone or trashed(target) is not None:
                 await _delete(client, VOLUMES, target)
+            if gone:
                 await _write(client, target)
         elif target.status.phase == "Available":
             await _delete(client, VOLUMES, target)

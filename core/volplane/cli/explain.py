@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer import Option
 
-from volplane._messages import nearest
+from volplane._messages import nearest, size_text
 from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, lease_holder
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import (
@@ -27,6 +27,7 @@ from volplane.cli.framework.options import (
     OurNamespace,
     OutputFormat,
 )
+from volplane.cli.trash import counted
 from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiError, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
@@ -35,6 +36,7 @@ from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.process.duties import CHANGES, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
+from volplane.state.records import trashed
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),
@@ -177,6 +179,9 @@ def status(
         found = {word: sorted(counted.items()) or [("-", 0)] for word, counted in counts.items()}
         rows = [(word, phase, str(count)) for word, phases in found.items() for phase, count in phases]
         console.table(("KIND", "PHASE", "COUNT"), rows)
+        kept, size = counted(volumes)
+        if kept:
+            console.note(f"in the trash are {kept} volumes, {size_text(size)} together; `volplane trash` shows them")
         if waiting:
             console.heading("Waiting")
             console.table(("KIND", "NAME", "PHASE", "REASON"), waiting, most=MOST_ROWS)
@@ -191,6 +196,7 @@ def status(
             "leads": told.get("leads", False),
             "drivers": told.get("drivers", []),
             **counts,
+            "trash": dict(zip(("volumes", "bytes"), counted(volumes), strict=True)),
             "waiting": [dict(zip(names, row, strict=True)) for row in waiting],
             "operations": operations,
         }
@@ -241,7 +247,7 @@ def _waiting(
         rows += [("claim", claim.key, phase, why) for why in found if why is not None]
     for volume in volumes:
         phase = "Terminating" if volume.terminating else volume.status.phase
-        if phase in ("Failed", "Released", "Terminating"):
+        if phase in ("Failed", "Released", "Terminating") and (volume.terminating or trashed(volume) is None):
             why = reasons.get("volumes", {}).get(volume.key, volume.status.message or "-")
             rows.append(("volume", volume.key, phase, why))
     return rows

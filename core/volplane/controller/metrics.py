@@ -178,6 +178,8 @@ class Metrics:
                 "pv_collector_unbound_pvc_count{namespace,storage_class,volume_attributes_class}",
                 "Claims that are not bound",
             ),
+            "trash": gauge("volplane_trash_volumes{storage_class}", "Volumes of deleted claims that are kept"),
+            "trash_bytes": gauge("volplane_trash_bytes{storage_class}", "Their capacity together, in bytes"),
         }
         self.counted: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
         """How many objects there are, by the key in `inventory` and the labels; changed in the loop."""

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from volplane._messages import near
+from volplane._messages import age_text, near
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Wait
 from volplane.controller.controller import Controller
 from volplane.controller.logs import trace_of
 from volplane.expand.modify import stages
+from volplane.intents.requests import trash_of_class
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume, VolumeAttachment
@@ -21,6 +22,9 @@ from volplane.operations.operation import OperationState, Phase
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
+from volplane.state.records import may_be_kept, trashed
+from volplane.trash.choice import kept_for
+from volplane.trash.decide import in_the_trash
 
 _MOST_NAMES = 10
 _REFUSED_CLAIM = (
@@ -124,6 +128,8 @@ class Explainer:
         ]
         shown = ", ".join(sorted(waiting)[:_MOST_NAMES]) + (", …" if len(waiting) > _MOST_NAMES else "")
         policy = f"volumes made for it have policy {storage_class.reclaim_policy}"
+        if (kept := trash_of_class(storage_class)) is not None:
+            policy += f", and are kept for {kept} once their claim is deleted"
         return Explanation(
             kind="class",
             name=name,
@@ -151,6 +157,7 @@ class Explainer:
                 yield f"it points at volume {name}, which does not exist"
             elif refers_to(volume, claim):
                 yield f"it and volume {name} ({volume.status.phase}) point at each other"
+                yield from _kept(volume)
             else:
                 reference = volume.spec.claim_ref
                 other = f"at {reference.key}" if reference is not None else "at no claim"
@@ -242,7 +249,19 @@ def _volume(volume: Volume, cluster: ClusterState) -> Iterator[str]:
         state = "does not exist" if claim is None else f"is {claim.status.phase or 'Pending'}"
         yield f"it names claim {reference.key}, which {state}"
     yield f"its policy is {volume.spec.persistent_volume_reclaim_policy or 'Retain'}"
+    if (record := trashed(volume)) is not None and not volume.terminating:
+        yield f"{in_the_trash(volume, record)}; deleting the object destroys its data at once"
+    else:
+        yield from _kept(volume)
     yield from map(attachment_sentence, _attachments(volume.name, cluster))
+
+
+def _kept(volume: Volume) -> Iterator[str]:
+    """Yield what becomes of the volume of a deleted claim, if that is to be kept, or chose not to be."""
+    if may_be_kept(volume):
+        seconds = kept_for(volume)
+        becomes = f"kept for {age_text(seconds)}" if seconds else "destroyed at once"
+        yield f"once the claim is deleted the volume is {becomes}"
 
 
 def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:

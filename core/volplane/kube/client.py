@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -41,6 +42,7 @@ _LONGEST_LOW_PRIORITY_WAIT: Final = 5.0
 _OF_ONE_CALL: Final = frozenset({"InternalError", "TooManyRequests"})
 """Reasons of a Status that say nothing of other calls: a webhook failed, or EventRateLimit refuses an event. A server
 that is overloaded answers with a text alone (source: `tooManyRequests` of apiserver's filters)."""
+_HTTP_DATE: Final = "%a, %d %b %Y %H:%M:%S GMT"
 _TICK: Final = 0.001
 _LATE: Final = 2.0
 """Seconds by which a timer rings late only where the process was stopped: then what was decided before may be over."""
@@ -84,6 +86,8 @@ class Client:
         self._gate = _PriorityGate()
         self._breaker = CircuitBreaker()
         self._served: set[str] = set()
+        self._date: list[Any] = ["", 0.0]
+        """The header `Date` of the last answer, and the loop time at which it came; shared by the copies."""
         self._may_write: Callable[[], bool] = lambda: True
 
     def writing_while(self, may_write: Callable[[], bool]) -> Self:
@@ -281,6 +285,15 @@ class Client:
             self._breaker.record_success()
             yield changes(kind, stream, report=self._report)
 
+    def server_time(self) -> datetime | None:
+        """Return the time by the server's clock, at most a second behind; None if its last answer had none."""
+        text, at = self._date
+        try:
+            shown = datetime.strptime(text, _HTTP_DATE).replace(tzinfo=UTC)
+        except ValueError:
+            return None
+        return shown + timedelta(seconds=asyncio.get_running_loop().time() - at)
+
     async def close(self) -> None:
         await self._transport.close()
 
@@ -346,6 +359,7 @@ class Client:
                 self._metrics.api_request(verb, resource, code, clock() - begun)
         if 200 <= code < 300:
             self._served.add(resource)
+            self._date[:] = answer.headers.get("date", ""), clock()
             return answer.body
         refused = error_from(code, answer.headers, answer.body, call=f"{method} {path}")
         if isinstance(refused, ApiUnavailable) and refused.reason not in _OF_ONE_CALL:

@@ -87,6 +87,17 @@ SCHEMA_VERSION = "volplane.dev/schema-version"
 SCRUB_VOLUME_UID = "volplane.dev/scrub-volume-uid"
 """On the pod and the claim of a scrub: uid of the volume that is erased."""
 
+TRASH = "volplane.dev/trash"
+"""How long a deleted volume is kept: on a class, as parameter or annotation, and on a volume the longest time; on a
+claim its choice within that, or "skip"."""
+TRASH_CHOICE = "volplane.dev/trash-choice"
+"""On a volume: what its claim chose, as it outlives the claim."""
+TRASHED = "volplane.dev/trashed"
+"""On a volume: the record that it is in the trash, and until when."""
+UNDELETE = "volplane.dev/undelete"
+"""On a volume, by an administrator: the claim that gets it out of the trash. On a claim that names a volume in the
+trash: the uid of the former claim, as proof that both have one owner."""
+
 VOLUME_SOURCES: Final = data_of("volplane.kube", "volume_sources.yaml")
 MIGRATED_PLUGINS: Final = {
     each["plugin"]: each["driver"] for each in VOLUME_SOURCES["sources"].values() if "plugin" in each

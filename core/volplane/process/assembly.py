@@ -109,6 +109,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         drivers=drivers,
         sealer=parts.sealer,
         now=parts.now,
+        server_time=client.server_time,
         monotonic=LoopTime(),
         fence=parts.fence,
     )

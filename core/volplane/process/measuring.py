@@ -23,12 +23,14 @@ from volplane.kube.cache import Cache
 from volplane.kube.names import VOLUME_SOURCES
 from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
-from volplane.state.matching import class_of_claim
+from volplane.state.matching import capacity_of, class_of_claim
 from volplane.state.naming import SOURCES
+from volplane.state.records import trashed
 
 R = TypeVar("R")
 T = TypeVar("T", bound=KubeObject)
-Count = tuple[str, tuple[str, ...]]
+Count = tuple[str, tuple[str, ...], int]
+"""Key in `Metrics.inventory`, labels, and how much."""
 
 _COUNTED = {
     attribute: known["counted"]
@@ -113,16 +115,19 @@ def count_inventory(volumes: Cache[Volume], claims: Cache[Claim], metrics: Metri
     _follow(claims, _of_claim, counted)
 
 
-def _follow(cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], counted: Counter[Count]) -> None:
+def _follow(
+    cache: Cache[T], counts: Callable[[T], tuple[Count, ...]], counted: Counter[tuple[str, tuple[str, ...]]]
+) -> None:
     def changed(old: T | None, new: T | None) -> None:
         before = counts(old) if old is not None else ()
         after = counts(new) if new is not None else ()
         if before != after:
-            counted.update(after)
-            for each in before:
-                counted[each] -= 1
-                if not counted[each]:
-                    del counted[each]
+            for what, labels, much in after:
+                counted[what, labels] += much
+            for what, labels, much in before:
+                counted[what, labels] -= much
+                if not counted[what, labels]:
+                    del counted[what, labels]
 
     cache.subscribe(changed)
     for obj in cache.values():
@@ -136,10 +141,17 @@ def _of_volume(volume: Volume) -> tuple[Count, ...]:
     if spec.csi is not None:
         plugin = str(spec.csi.get("driver", "N/A"))
     bound = "bound_pv" if volume.status.phase == "Bound" else "unbound_pv"
-    return ("total_pv", (plugin, spec.volume_mode or "Filesystem")), (bound, (spec.storage_class_name,))
+    found: tuple[Count, ...] = (
+        ("total_pv", (plugin, spec.volume_mode or "Filesystem"), 1),
+        (bound, (spec.storage_class_name,), 1),
+    )
+    if trashed(volume) is not None and not volume.terminating:
+        size, of_class = capacity_of(volume) // 10**9, (spec.storage_class_name,)
+        return (*found, ("trash", of_class, 1), ("trash_bytes", of_class, size))
+    return found
 
 
 def _of_claim(claim: Claim) -> tuple[Count, ...]:
     spec = claim.spec
     what = "bound_pvc" if claim.status.phase == "Bound" else "unbound_pvc"
-    return ((what, (claim.namespace, spec.storage_class_name or "", spec.volume_attributes_class_name or "")),)
+    return ((what, (claim.namespace, spec.storage_class_name or "", spec.volume_attributes_class_name or ""), 1),)

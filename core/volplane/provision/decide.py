@@ -20,7 +20,7 @@ from volplane.controller.actions import Action, Create, EventRecord, LiveReads, 
 from volplane.drivers.driver import DriverView
 from volplane.intents import record
 from volplane.intents.ownership import claim_elsewhere, driver_named
-from volplane.intents.requests import MOST_SEGMENTS, count_segments, split_parameters
+from volplane.intents.requests import MOST_SEGMENTS, count_segments, split_parameters, trash_of_class
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
@@ -38,6 +38,7 @@ from volplane.state.naming import (
 )
 from volplane.state.progress import Discarded, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent
+from volplane.trash.choice import refusal_of
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
@@ -83,7 +84,7 @@ def decide_provision(
         return _volume_exists(claim, made, cluster)
     if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
         return record.not_provisioned(claim, f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource')
-    obstacle = _obstacle(claim, storage_class, driver)
+    obstacle = _obstacle(claim, storage_class, driver) or _obstacle_of_trash(claim, storage_class)
     if obstacle:
         # The asset of an earlier, legal demand stays under the intent until the claim is settled.
         return _name_provisioner(claim, driver.name, terms) or record.not_provisioned(claim, obstacle)
@@ -181,6 +182,13 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
     return ""
 
 
+def _obstacle_of_trash(claim: Claim, storage_class: StorageClass) -> str:
+    """Return why the volume cannot be kept after its claim as class or claim want it; "" if neither wants that."""
+    if trash_of_class(storage_class) is None and claim.annotation(names.TRASH) is None:
+        return ""
+    return refusal_of(claim, storage_class)
+
+
 def _declare(
     claim: Claim,
     storage_class: StorageClass,
@@ -261,6 +269,8 @@ def volume_body(
 ) -> dict[str, Any]:
     """Return the PersistentVolume for an asset made for this claim."""
     annotations = _annotations(storage_class, driver, intent, asset)
+    if names.TRASH in annotations and (chosen := claim.annotation(names.TRASH)) is not None:
+        annotations[names.TRASH_CHOICE] = chosen
     metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}
     if storage_class.reclaim_policy == "Delete":
         metadata["finalizers"] = [reclaim_finalizer(driver.name)]
@@ -336,6 +346,8 @@ def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimI
         annotations |= {names.DRIVER: driver.name, names.SCHEMA_VERSION: str(driver.info.parameters.version)}
     if release == "recycle":
         annotations[names.ON_RELEASE] = release
+    if (kept := trash_of_class(storage_class)) is not None:
+        annotations[names.TRASH] = kept
     if asset.attributes and asset.source.kind != "csi":
         annotations[names.ATTRIBUTES] = json.dumps(dict(asset.attributes), ensure_ascii=False, sort_keys=True)
     if asset.gid is not None:

@@ -26,7 +26,9 @@ from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import is_in_tree
-from volplane.state.records import recycle_intent_of
+from volplane.state.records import may_be_kept, recycle_intent_of
+from volplane.trash.choice import step_of_bound
+from volplane.trash.decide import decide_trash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,8 @@ class Beside:
             return True
         if volume.annotation(names.INTENT) is not None or finalizer_step(volume, self.cluster) is not None:
             return True
+        if may_be_kept(volume):
+            return True
         return self.reclaims and remove_strays(key, volume, self.cluster, LiveReads()) is not None
 
     def decide_volume(self, key: str, reads: LiveReads) -> Action:
@@ -117,6 +121,9 @@ class Beside:
             return Settled()
         if not cluster.drivers.on_nodes(maker):
             return self._made_by(maker, volume, reads)
+        if may_be_kept(volume) and not volume.terminating and not recycles(volume):
+            # Only this process sees all claims; that of the node deletes it in the end.
+            return self._kept(volume, reads) or Settled()
         # Only a scrub needs this process, which alone sees pods.
         if recycle_intent_of(volume) is None and (volume.terminating or not recycles(volume)):
             return Settled()
@@ -124,7 +131,7 @@ class Beside:
 
     def _made_by(self, maker: str, volume: Volume, reads: LiveReads) -> Action:
         cluster = self.cluster
-        if cluster.drivers.get(maker) is None:
+        if cluster.drivers.get(maker) is None and not (may_be_kept(volume) and cluster.has_driver(maker)):
             going = volume.terminating or volume.status.phase in ("Released", "Failed")
             deletes = volume.spec.persistent_volume_reclaim_policy == "Delete"
             if not (going and deletes and volume.has_finalizer(names.RECLAIM_FINALIZER)):
@@ -132,7 +139,26 @@ class Beside:
             return decide_delete(volume, cluster, self.reclaim)
         if (step := finalizer_step(volume, cluster)) is not None:
             return step
+        if may_be_kept(volume) and not recycles(volume) and (kept := self._kept(volume, reads)) is not None:
+            return kept
         return require_claim_gone(volume, self._reclaim(volume, reads), cluster, reads)
+
+    def _kept(self, volume: Volume, reads: LiveReads) -> Action | None:
+        """Return what is to be done about a volume that is kept after its claim; None: nothing, or it is over."""
+        cluster = self.cluster
+        if volume.spec.persistent_volume_reclaim_policy != "Delete":
+            return None
+        if (step := step_of_bound(volume, cluster)) is not None:
+            return step if self._keeps else None
+        if volume.terminating or not_released(volume, cluster, reads) is not None:
+            return None
+        kept = decide_trash(volume, cluster, reads, keeps=self._keeps)
+        return require_claim_gone(volume, kept, cluster, reads) if kept is not None else None
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether this process, which sees all claims, writes on volumes how long they are kept."""
+        return True
 
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
         cluster = self.cluster

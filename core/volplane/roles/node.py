@@ -90,6 +90,10 @@ class OneNode(Beside):
             metadata |= settled
         return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="ask for another node")
 
+    @property
+    def _keeps(self) -> bool:
+        return self.race is not None  # Else it sees only the claims of its node.
+
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
         if recycle_intent_of(volume) is not None or (recycles(volume) and not volume.terminating):
             return answer_scrub(volume, self.cluster, reads, self.reclaim)

@@ -22,7 +22,9 @@ from volplane.reclaim.scrub_claim import held_for_scrub
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
-from volplane.state.records import recycle_intent_of
+from volplane.state.records import may_be_kept, recycle_intent_of, trashed
+from volplane.trash.choice import step_of_bound
+from volplane.trash.decide import decide_trash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,10 @@ class Whole:
                 return self._delete(volume)
             # From this write on no binder takes it any more.
             return waits or binding.volume_phase_step(volume, "Released") or Settled()
+        if volume.spec.claim_ref is None and trashed(volume) is not None and not volume.terminating:
+            # A person removed the reference of a volume in the trash, which stays there.
+            kept = decide_trash(volume, self.cluster, reads) if self.reclaims else Settled()
+            return kept or self._delete(volume)
         if volume.annotation(names.INTENT) is not None:
             # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
             return decide_recycle(volume, self.cluster, reads, self.reclaim)
@@ -184,7 +190,8 @@ class Whole:
         if pointer == volume.name:
             if volume.status.phase == "Released" and not reads.has(CLAIMS, claim.key):
                 return Read(CLAIMS, claim.key, why="somebody saw it gone: is the claim there?")
-            return binding.volume_phase_step(volume, "Bound") or Settled()
+            chosen = step_of_bound(volume, self.cluster) if may_be_kept(volume) else None
+            return binding.volume_phase_step(volume, "Bound") or chosen or Settled()
         # The claim has another volume. One that was made for it is of no use to others; any other is offered again.
         dynamic = volume.annotation(names.PROVISIONED_BY) is not None
         if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
@@ -211,7 +218,8 @@ class Whole:
             case "Retain":
                 return Settled()
             case "Delete":
-                return self._delete(volume)
+                kept = decide_trash(volume, self.cluster, reads) if may_be_kept(volume) else None
+                return kept or self._delete(volume)
             case _:
                 message = "Volume has unrecognized PersistentVolumeReclaimPolicy"
                 events = (warning(VOLUMES, volume, "VolumeUnknownReclaimPolicy", message),)

@@ -84,6 +84,8 @@ class ClusterState:
     """The wall clock."""
     monotonic: Callable[[], float]
     """Loop time."""
+    server_time: Callable[[], datetime | None] = lambda: None
+    """The clock of the API server, as far as its answers show it."""
     namespace: str = "volplane-system"
     """Our namespace, with the scrubber pods."""
     lease: str = ""

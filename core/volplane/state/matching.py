@@ -21,6 +21,7 @@ from sortedcontainers import SortedList
 from volplane.kube import names
 from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
 from volplane.kube.quantity import LARGEST_SIZE, parse
+from volplane.state.records import trashed
 
 G = TypeVar("G")
 S = TypeVar("S")
@@ -201,9 +202,11 @@ def _entry_of(volume: Volume) -> Entry:
 
 
 def is_free(volume: Volume, phases: tuple[str, ...] = ("Available",)) -> bool:
-    """Return whether any claim may take it: in one of the phases, unreserved, not being deleted or scrubbed."""
+    """Return whether any claim may take it: in one of the phases, unreserved, not being deleted or scrubbed, and not
+    in the trash.
+    """
     unused = volume.spec.claim_ref is None and not volume.terminating and volume.annotation(names.INTENT) is None
-    return unused and volume.status.phase in phases
+    return unused and volume.status.phase in phases and trashed(volume) is None
 
 
 def _insert(table: dict[G, dict[S, SortedList[E]]], group: G, shape: S, entry: E) -> None:

@@ -216,6 +216,19 @@ class DeleteIntent(Intent, frozen=True):
     delete_state: dict[str, Any]
 
 
+class TrashRecord(Intent, frozen=True):
+    """A released volume is in the trash."""
+
+    claim: str
+    """Uid of the claim that it was released from: the record is about no other release."""
+    until: str
+    """When it may be destroyed, in the format of RFC 3339. An administrator may change it."""
+    since: str = ""
+    """When it was released."""
+    released: str = ""
+    """Namespace/name of that claim."""
+
+
 class ChangeIntent(Intent, frozen=True):
     """The state that a long `expand` or `modify` returned, kept on the volume."""
 
@@ -277,6 +290,23 @@ def read_intent(kind: type[_IntentT], text: str | bytes | None) -> _IntentT | No
 def recycle_intent_of(volume: Volume) -> RecycleIntent | None:
     """Return the record of the volume's scrub; None if there is none, or it is unreadable."""
     return read_intent(RecycleIntent, volume.annotation(names.INTENT))
+
+
+def trashed(volume: Volume) -> TrashRecord | None:
+    """Return the record of a volume that is in the trash, with the time until when; None if it is not there.
+
+    Under another policy than Delete nothing is postponed. A record that is unreadable names no claim and no time.
+    """
+    text = volume.annotation(names.TRASHED)
+    if text is None or volume.spec.persistent_volume_reclaim_policy != "Delete":
+        return None
+    return read_intent(TrashRecord, text) or TrashRecord(v=INTENT_VERSION, claim="", until="")
+
+
+def may_be_kept(volume: Volume) -> bool:
+    """Return whether the volume has anything to do with the trash: most have not."""
+    annotations = volume.metadata.annotations
+    return annotations is not None and (names.TRASH in annotations or names.TRASHED in annotations)
 
 
 def attachment_intent_of(attachment: VolumeAttachment) -> AttachmentIntent | None:

@@ -1,0 +1,252 @@
+"""`volplane trash`: the volumes of deleted claims that are kept, and until when; and purging one of them.
+
+`volplane undelete`: gives such a volume to a claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer import Option
+
+from volplane._messages import age_text, size_text
+from volplane.cli.controller_client import cluster_client
+from volplane.cli.framework.console import Console, Output
+from volplane.cli.framework.options import Kubeconfig, OutputFormat, duration_option
+from volplane.errors import ApiConflict, ApiError, ConfigurationError, VolplaneError
+from volplane.kube import names
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, NAMESPACES, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Volume
+from volplane.state.matching import capacity_of, class_of_claim, mode_of
+from volplane.state.records import TrashRecord, trashed
+from volplane.trash.decide import NEVER, made_after, taken_or_unfit, time_of
+
+POLL_SECONDS: Final = 0.5
+MOST_ROWS: Final = 100
+HEADERS: Final = ("VOLUME", "CLASS", "SIZE", "RELEASED FROM", "SINCE", "UNTIL", "LEFT", "THEN")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is shown of a volume in the trash."""
+
+    volume: str
+    storage_class: str
+    capacity_bytes: int
+    released_from: str
+    claim_uid: str
+    since: str
+    until: str
+    seconds_left: float
+    then: str
+    """What becomes of its directory or disk: "destroyed", or "archived" by a backend of directories."""
+
+    def cells(self) -> tuple[str, ...]:
+        left = age_text(self.seconds_left) if self.seconds_left > 0 else "due"
+        of_claim = (self.released_from or "-", self.since or "-", self.until or "-")
+        return (self.volume, self.storage_class or "-", size_text(self.capacity_bytes), *of_claim, left, self.then)
+
+
+def trash(
+    *,
+    of: Annotated[str, Option("-n", metavar="NAMESPACE", help="Only volumes of claims of this namespace.")] = "",
+    purge: Annotated[str, Option("--purge", metavar="VOLUME", help="Destroy this volume now, with its data.")] = "",
+    yes: Annotated[bool, Option("--yes", help="Do it; otherwise only show what would be destroyed.")] = False,
+    kubeconfig: Kubeconfig = None,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Show the volumes of deleted claims that are kept, until when, and what becomes of them then.
+
+    `volplane undelete` gives one of them to a claim. --purge deletes the volume object, so that the controller destroys
+    the data at once.
+    """
+    if yes and not purge:
+        raise typer.BadParameter("--yes needs --purge VOLUME")
+    console = Console()
+    rows = asyncio.run(_trash(console, kubeconfig, of, purge, yes=yes))
+    if output is not Output.TEXT:
+        console.data([{name: getattr(row, name) for name in Row.__slots__} for row in rows], output)
+        return
+    if not rows:
+        console.line("nothing is in the trash")
+        return
+    console.table(HEADERS, [row.cells() for row in rows[:MOST_ROWS]])
+    if len(rows) > MOST_ROWS:
+        console.note(f"and {len(rows) - MOST_ROWS} more; -o json shows all")
+    if purge and not yes:
+        console.note("nothing was changed; --yes destroys it")
+
+
+async def _trash(console: Console, kubeconfig: Path | None, of: str, purge: str, *, yes: bool) -> list[Row]:
+    """Return the rows. With `purge` that of this volume alone, which is deleted if `yes`."""
+    async with cluster_client(kubeconfig) as client:
+        if purge:
+            volume, record = await _kept_volume(client, purge)
+            if yes:
+                version = volume.metadata.resource_version
+                await client.delete(VOLUMES, volume.key, uid=volume.uid, resource_version=version)
+                console.warning(f"volume {volume.name} is being destroyed")
+            kept = [(volume, record)]
+        else:
+            found = [(each, trashed(each)) for each in (await client.list(VOLUMES)).items if not each.terminating]
+            kept = [(each, known) for each, known in found if known is not None]
+        archiving = await _archiving_classes(client)
+    rows = [row_of(volume, record, archiving, datetime.now(UTC)) for volume, record in kept]
+    return sorted((row for row in rows if row.released_from.startswith(f"{of}/" if of else "")), key=lambda r: r.until)
+
+
+def row_of(volume: Volume, record: TrashRecord, archiving: Iterable[str], now: datetime) -> Row:
+    """archiving: names of the classes whose directories are archived when their volumes are deleted."""
+    storage_class = class_of_claim(volume) or ""
+    return Row(
+        volume=volume.name,
+        storage_class=storage_class,
+        capacity_bytes=capacity_of(volume) // 10**9,
+        released_from=record.released,
+        claim_uid=record.claim,
+        since=record.since,
+        until=record.until,
+        seconds_left=(time_of(record.until, NEVER) - now).total_seconds(),
+        then="archived" if storage_class in archiving else "destroyed",
+    )
+
+
+async def _archiving_classes(client: Client) -> set[str]:
+    try:
+        classes = (await client.list(STORAGE_CLASSES)).items
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        return set()
+    return {each.name for each in classes if (each.parameters or {}).get("onDelete") == "archive"}
+
+
+async def _kept_volume(client: Client, name: str) -> tuple[Volume, TrashRecord]:
+    """Return the volume and its record. Raises VolplaneError if it is not in the trash, or may not be read."""
+    try:
+        volume = await client.find(VOLUMES, name)
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        raise VolplaneError(
+            f"you may not read volumes ({error}): create a claim that names the volume and shows that it was yours "
+            f"(spec.volumeName: {name}; annotation {names.UNDELETE}: the uid of the former claim), or ask an "
+            "administrator"
+        ) from error
+    record = trashed(volume) if volume is not None else None
+    if volume is None or record is None or volume.terminating:
+        state = "" if volume is None else "being deleted" if volume.terminating else volume.status.phase or "Pending"
+        raise VolplaneError(f"volume {name} is not in the trash: it {f'is {state}' if state else 'does not exist'}")
+    return volume, record
+
+
+# --- out of the trash -------------------------------------------------------------------------------------------------
+
+
+def undelete(
+    volume: Annotated[str, typer.Argument(metavar="VOLUME", help="The volume; `volplane trash` shows it.")],
+    *,
+    claim: Annotated[
+        str, Option("--claim", metavar="NAMESPACE/NAME", help="Who gets it; made if there is no such claim.")
+    ],
+    timeout: Annotated[
+        float, duration_option("--timeout", says="How long to wait until the claim is bound.", default="1m")
+    ] = 60.0,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Give a volume in the trash to a claim, and wait until that is bound.
+
+    In the namespace of the former claim the right to create claims is enough. For another namespace, one that was made
+    again since, and a claim that exists, the right to change volumes is needed. A claim that is bound keeps its volume.
+    Exit code 1 if the claim is not bound in time.
+    """
+    if claim.count("/") != 1 or "" in claim.split("/"):
+        raise ConfigurationError(f'--claim: "{claim}" must be NAMESPACE/NAME')
+    console = Console()
+    if not asyncio.run(_undelete(console, kubeconfig, volume, claim, timeout)):
+        console.failed(f"claim {claim} is not bound yet; `volplane explain pvc {claim}` says why")
+        raise typer.Exit(1)
+    console.done(f"claim {claim} is bound to volume {volume}")
+
+
+async def _undelete(console: Console, kubeconfig: Path | None, name: str, key: str, seconds: float) -> bool:
+    async with cluster_client(kubeconfig) as client:
+        await give(client, name, key)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        with console.progress(f"waiting for claim {key}"):
+            while True:
+                found = await client.find(CLAIMS, key)
+                if found is not None and found.status.phase == "Bound" and found.spec.volume_name == name:
+                    return True
+                if loop.time() > until:
+                    return False
+                await asyncio.sleep(POLL_SECONDS)
+
+
+async def give(client: Client, name: str, key: str) -> None:
+    """Write what the controller needs to give the volume to the claim. Raises VolplaneError if it will not."""
+    volume, record = await _kept_volume(client, name)
+    present = await client.find(CLAIMS, key)
+    if present is not None and (why := taken_or_unfit(volume, present)):
+        raise VolplaneError(why)
+    if present is not None or not await _is_owners(client, key, record):
+        await _name_claim(client, volume, key)
+    if present is None:
+        await client.create(CLAIMS, claim_body(volume, record, key))
+
+
+async def _is_owners(client: Client, key: str, record: TrashRecord) -> bool:
+    """Return whether a claim of this key needs no more than the uid of the former one."""
+    namespace = key.partition("/")[0]
+    if namespace != record.released.partition("/")[0] or not record.claim:
+        return False
+    with suppress(ApiError):  # Who may not read it finds out by the events of the claim.
+        return not made_after(await client.find(NAMESPACES, namespace), record)
+    return True
+
+
+async def _name_claim(client: Client, volume: Volume, key: str) -> None:
+    version = volume.metadata.resource_version
+    body = {"metadata": {"annotations": {names.UNDELETE: key}, "resourceVersion": version}}
+    try:
+        await client.patch(VOLUMES, volume.key, body)
+    except ApiConflict as error:
+        raise VolplaneError(f"volume {volume.name} has changed meanwhile; look at it and try again") from error
+    except ApiError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        raise VolplaneError(
+            f"claim {key} gets volume {volume.name} only by an administrator, who may change volumes: "
+            f"kubectl annotate pv {volume.name} {names.UNDELETE}={key}"
+        ) from error
+
+
+def claim_body(volume: Volume, record: TrashRecord, key: str) -> Mapping[str, Any]:
+    """Return a claim that the volume suits, and that shows that it has the owner of the former one."""
+    namespace, _, name = key.partition("/")
+    metadata = {"name": name, "namespace": namespace, "annotations": {names.UNDELETE: record.claim}}
+    spec = {
+        "accessModes": list(volume.spec.access_modes or ()),
+        "volumeMode": mode_of(volume),
+        "volumeName": volume.name,
+        "storageClassName": class_of_claim(volume) or "",
+        "resources": {"requests": dict(volume.spec.capacity or {})},
+    }
+    attributes = volume.spec.volume_attributes_class_name
+    return CLAIMS.body(metadata=metadata, spec=spec | ({"volumeAttributesClassName": attributes} if attributes else {}))
+
+
+def counted(volumes: Iterable[Volume]) -> tuple[int, int]:
+    """Return how many of the volumes are in the trash, and their bytes together."""
+    sizes = [capacity_of(each) // 10**9 for each in volumes if trashed(each) is not None and not each.terminating]
+    return len(sizes), sum(sizes)

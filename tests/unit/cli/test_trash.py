@@ -1,0 +1,93 @@
+"""`volplane trash` and `volplane undelete` on a cluster where no controller runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ports import free_port
+from volplane.cli.controller_client import cluster_client
+from volplane.cli.main import main
+from volplane.kube.client import Client
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.names import TRASHED, UNDELETE
+
+pytestmark = pytest.mark.real_time
+RECORD = {"v": 1, "claim": "uid-1", "until": "2100-01-01T00:00:00Z", "since": "2026-01-01T00:00:00Z"}
+
+
+def on(kubeconfig: str, what: Callable[[Client], Coroutine[Any, Any, Any]]) -> Any:
+    async def run() -> Any:
+        async with cluster_client(Path(kubeconfig)) as client:
+            return await what(client)
+
+    return asyncio.run(run())
+
+
+def put(
+    kubeconfig: str, name: str = "pvc-uid-1", record: str = json.dumps({**RECORD, "released": "default/gone"})
+) -> None:
+    body = VOLUMES.body(
+        metadata={"name": name, "annotations": {TRASHED: record}},
+        spec={
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": f"/{name}"},
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": "kept",
+        },
+    )
+    on(kubeconfig, lambda client: client.create(VOLUMES, body))
+
+
+def test_the_trash_is_shown_and_purged_only_if_a_person_insists(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = ("--kubeconfig", kubeconfig)
+    assert main(["trash", *here]) == 0
+    assert "nothing is in the trash" in capsys.readouterr().out
+    put(kubeconfig)
+    put(kubeconfig, "odd", "\x1b[31m{")
+    assert main(["trash", *here]) == 0
+    shown = capsys.readouterr().out
+    assert "pvc-uid-1" in shown
+    assert "default/gone" in shown
+    assert "\x1b" not in shown
+    assert main(["trash", "-n", "other", *here]) == 0
+    assert "nothing is in the trash" in capsys.readouterr().out
+    assert main(["trash", "-n", "default", "-o", "json", *here]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["claim_uid"], row["until"], row["capacity_bytes"]) == ("uid-1", RECORD["until"], 1 << 30)
+    assert main(["status", "-o", "json", "--http", f"127.0.0.1:{free_port()}", *here]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["trash"] == {"volumes": 2, "bytes": 2 << 30}
+    assert [each["kind"] for each in told["waiting"]] == ["claim"]
+    assert main(["trash", "--yes", *here]) == 2
+    assert main(["trash", "--purge", "pvc-uid-1", *here]) == 0
+    assert on(kubeconfig, lambda client: client.find(VOLUMES, "pvc-uid-1")) is not None
+    assert main(["trash", "--purge", "pvc-uid-1", "--yes", *here]) == 0
+    gone = on(kubeconfig, lambda client: client.find(VOLUMES, "pvc-uid-1"))
+    assert gone is None or gone.terminating
+    assert main(["trash", "--purge", "pvc-uid-1", "--yes", *here]) == 1
+
+
+def test_undelete_says_what_it_waits_for_and_refuses_nonsense(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = ("--kubeconfig", kubeconfig)
+    put(kubeconfig)
+    for nonsense in ("data", "a/b/c", "/data", "default/"):
+        assert main(["undelete", "pvc-uid-1", "--claim", nonsense, *here]) == 1
+        assert "must be NAMESPACE/NAME" in capsys.readouterr().err
+    assert main(["undelete", "absent", "--claim", "default/data", *here]) == 1
+    assert "volume absent is not in the trash: it does not exist" in capsys.readouterr().err
+    assert main(["undelete", "pvc-uid-1", "--claim", "default/back", "--timeout", "100ms", *here]) == 1
+    assert "`volplane explain pvc default/back` says why" in capsys.readouterr().out
+    made = on(kubeconfig, lambda client: client.get(CLAIMS, "default/back"))
+    assert (made.spec.volume_name, made.annotation(UNDELETE)) == ("pvc-uid-1", "uid-1")
+    assert (made.spec.storage_class_name, made.spec.access_modes) == ("kept", ["ReadWriteOnce"])
