@@ -75,6 +75,32 @@ def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+def test_the_page_about_undeleting_works_word_for_word(tmp_path: Path) -> None:
+    page = (REPOSITORY / "docs" / "how-to" / "undelete-a-volume.md").read_text("utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
+    kubeconfig = tmp_path / "cluster" / "kubeconfig"
+    options = ("--data", str(tmp_path / "cluster"), "--port", "0", "--http", "127.0.0.1:0")
+    with running(tmp_path / "dev.log", "dev", *options) as cluster:
+        until("the cluster serves", kubeconfig.is_file, said=cluster.said)
+        ended = subprocess.run(
+            ["bash", "-euxc", "\n".join(blocks)],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env={
+                **ENVIRONMENT,
+                "HOME": str(tmp_path),
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            },
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr + cluster.said()
+        assert cluster.stop() == 0, cluster.said()
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_the_page_about_disks_of_nodes_works_word_for_word(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "how-to" / "provision-on-nodes.md").read_text("utf-8")
     before, lost, after = page.partition("## A node that is lost")

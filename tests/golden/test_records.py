@@ -14,6 +14,7 @@ from volplane.state.records import (
     DeleteIntent,
     RecycleIntent,
     Sealer,
+    TrashRecord,
     named_in_record,
     read_intent,
     write_intent,
@@ -27,6 +28,7 @@ READ: dict[str, Callable[[str], Any]] = {
     "delete": partial(read_intent, DeleteIntent),
     "change": partial(read_intent, ChangeIntent),
     "attachment": partial(read_intent, AttachmentIntent),
+    "trash": partial(read_intent, TrashRecord),
 }
 
 

@@ -64,7 +64,7 @@ RECLAIMER: Final[Duty[OperationDeps]] = Duty(
     permissions=(
         Rule("", "persistentvolumes", ("patch", "delete")),
         # Whose is the namespace of a claim that asks for a volume in the trash?
-        Rule("", "namespaces", ("get",)),
+        Rule("", "namespaces", ("get",), where="cluster"),
         # What uses a volume, scrubber pods and their events, and the claims by which these mount a csi volume.
         Rule("", "pods", ("list",), where="cluster"),
         Rule("", "pods", (*READ, "create", "patch", "delete"), ours=True, where="cluster"),

@@ -96,6 +96,8 @@ def _undelete(volume: Volume, record: TrashRecord, cluster: ClusterState, reads:
     """Return what gives the volume to the claim that may have it; None if there is none."""
     if (wanted := volume.annotation(names.UNDELETE)) is not None:
         return _by_administrator(volume, wanted, cluster, reads)
+    if cluster.node_name:
+        return None  # Its account reads no namespaces: only an administrator undeletes here.
     asking = [each for each in cluster.claims.by_index("volume", volume.name) if _proves(each, record)]
     for claim in sorted(asking, key=lambda each: each.key):
         if taken_or_unfit(volume, claim):
@@ -175,7 +177,8 @@ def _told(volume: Volume, record: TrashRecord, cluster: ClusterState) -> Iterato
     asking = [each for each in cluster.claims.by_index("volume", volume.name) if each.annotation(names.UNDELETE)]
     for claim in sorted(asking, key=lambda each: each.key)[:_MOST_TOLD]:
         proof = f"annotation {names.UNDELETE} is not the uid of the claim that it was released from, in its namespace"
-        why = taken_or_unfit(volume, claim) if _proves(claim, record) else proof
+        by_person = f"an administrator can annotate the volume with {names.UNDELETE}={claim.key}"
+        why = (taken_or_unfit(volume, claim) or by_person) if _proves(claim, record) else proof
         yield _refused(claim, f'volume "{volume.name}" stays in the trash: {why}')
 
 
