@@ -231,6 +231,20 @@ async def test_a_static_volume_is_kept_if_an_administrator_says_so() -> None:
         assert until(site.record(asset)) - clock.now() < timedelta(days=1, minutes=1)
 
 
+async def test_nothing_is_destroyed_while_the_time_on_a_volume_cannot_be_read() -> None:
+    async with a_site() as site:
+        volume = await site.bound()
+        name = volume["metadata"]["name"]
+        site.api.patch(VOLUMES, name, {"metadata": {"annotations": {TRASH: "7dd"}}})
+        site.api.delete(CLAIMS, "data")
+        await site.cluster.advance(60)
+        assert (site.assets, site.record(volume)) == (1, None)
+        assert 'on it is "7dd": expected a duration' in site.messages(volume, "TrashRefused")
+        site.api.patch(VOLUMES, name, {"metadata": {"annotations": {TRASH: "skip"}}})
+        await site.cluster.advance(60)
+        assert site.assets == 0
+
+
 # --- crashes, leaders, absence ----------------------------------------------------------------------------------------
 
 
@@ -379,12 +393,13 @@ async def test_a_namespace_that_was_made_again_is_not_its_owners() -> None:
 
 async def test_its_owner_gets_the_volume_back_by_a_claim_that_names_it() -> None:
     async with a_site("1h") as site:
-        volume = await site.deleted()
+        volume = await site.deleted(says="50m")
         again = await site.cluster.wait_bound(site.asking("back", volume))
         assert again["metadata"]["uid"] == volume["metadata"]["uid"]
         assert site.record(volume) is None
         assert "VolumeUndeleted" in site.reasons(volume)
         await site.cluster.advance(2 * HOUR)
+        assert TRASH_CHOICE not in site.volume(volume)["metadata"]["annotations"]
         assert (site.assets, site.phase("back")) == (1, "Bound")
         # Its next release has a time of its own.
         site.api.delete(CLAIMS, "back")

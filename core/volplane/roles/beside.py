@@ -121,7 +121,7 @@ class Beside:
             return Settled()
         if not cluster.drivers.on_nodes(maker):
             return self._made_by(maker, volume, reads)
-        if may_be_kept(volume) and not volume.terminating and not recycles(volume):
+        if _kept_if_released(volume):
             # Only this process sees all claims; that of the node deletes it in the end.
             return self._kept(volume, reads) or Settled()
         # Only a scrub needs this process, which alone sees pods.
@@ -139,18 +139,16 @@ class Beside:
             return decide_delete(volume, cluster, self.reclaim)
         if (step := finalizer_step(volume, cluster)) is not None:
             return step
-        if may_be_kept(volume) and not recycles(volume) and (kept := self._kept(volume, reads)) is not None:
+        if _kept_if_released(volume) and (kept := self._kept(volume, reads)) is not None:
             return kept
         return require_claim_gone(volume, self._reclaim(volume, reads), cluster, reads)
 
     def _kept(self, volume: Volume, reads: LiveReads) -> Action | None:
         """Return what is to be done about a volume that is kept after its claim; None: nothing, or it is over."""
         cluster = self.cluster
-        if volume.spec.persistent_volume_reclaim_policy != "Delete":
-            return None
         if (step := step_of_bound(volume, cluster)) is not None:
             return step if self._keeps else None
-        if volume.terminating or not_released(volume, cluster, reads) is not None:
+        if not_released(volume, cluster, reads) is not None:
             return None
         kept = decide_trash(volume, cluster, reads, keeps=self._keeps)
         return require_claim_gone(volume, kept, cluster, reads) if kept is not None else None
@@ -183,3 +181,9 @@ class Beside:
 def has_or_had_volume(claim: Claim) -> bool:
     """Whether nothing is to be provisioned for the claim: it points at a volume, did so, or is being deleted."""
     return bool(claim.terminating or claim.spec.volume_name or claim.bound)
+
+
+def _kept_if_released(volume: Volume) -> bool:
+    """Return whether its deletion is, or may be, postponed. A scrub that has begun ends first."""
+    deletes = volume.spec.persistent_volume_reclaim_policy == "Delete" and not recycles(volume)
+    return may_be_kept(volume) and deletes and not volume.terminating and volume.annotation(names.INTENT) is None

@@ -48,11 +48,15 @@ def refusal_of(claim: Claim, storage_class: StorageClass) -> str:
     return "" if chosen is None else _flaw_of_choice(chosen, longest, most)
 
 
-def kept_for(volume: Volume) -> float:
-    """Return for how many seconds the volume is kept once its claim is gone; 0: it is not kept.
+def flaw_of(volume: Volume) -> str:
+    """Return what is wrong with the time on the volume, which an administrator may write; "" if nothing is."""
+    most = volume.annotation(names.TRASH)
+    flaw = _seconds(most)[1] if most not in (None, SKIP) else ""
+    return f'{names.TRASH} on it is {_shown(most or "")}: {flaw}, or "{SKIP}"' if flaw else ""
 
-    What cannot be read on a volume was written by an administrator, or a later version: it is not guessed.
-    """
+
+def kept_for(volume: Volume) -> float:
+    """Return for how many seconds the volume is kept once its claim is gone; 0: it is not kept."""
     most, choice = volume.annotation(names.TRASH), volume.annotation(names.TRASH_CHOICE)
     longest = _seconds(most or "")[0]
     if not longest or choice is None or _flaw_of_choice(choice, longest, most or ""):
@@ -95,10 +99,10 @@ def _flaw_of_choice(chosen: str, longest: float, most: str) -> str:
     return f'the claim has {names.TRASH} {_shown(chosen)}: {flaw}, or "{SKIP}"' if flaw else ""
 
 
-def _seconds(text: str) -> tuple[float, str]:
+def _seconds(text: str | None) -> tuple[float, str]:
     """Return the time, and what would be right if it is none (0 then)."""
     try:
-        return float(read_value(_TIME, text if len(text) <= _LONGEST_SHOWN else "")), ""
+        return float(read_value(_TIME, text if text and len(text) <= _LONGEST_SHOWN else "")), ""
     except ValueError as error:
         return 0.0, str(error)
 

@@ -21,7 +21,7 @@ from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import reference_to, refusal
 from volplane.state.records import INTENT_VERSION, TrashRecord, may_be_kept, trashed
-from volplane.trash.choice import kept_for
+from volplane.trash.choice import flaw_of, kept_for
 
 _MOST_TOLD: Final = 10
 """Claims that are told at once why they do not get the volume: tenants may write many."""
@@ -44,6 +44,9 @@ def decide_trash(volume: Volume, cluster: ClusterState, reads: LiveReads, *, kee
         return None  # Its claim lives, and is bound elsewhere: nobody has used it.
     record, reference = trashed(volume), volume.spec.claim_ref
     if record is None or (reference is not None and reference.uid not in ("", record.claim)):
+        if flaw := flaw_of(volume):
+            # Nobody can say how long it was to be kept.
+            return Wait(reason=flaw, events=(warning(VOLUMES, volume, "TrashRefused", flaw),))
         seconds = kept_for(volume)
         if not seconds:
             return None
@@ -139,7 +142,8 @@ def _give(volume: Volume, claim: Claim, reads: LiveReads) -> Action:
 
 
 def _give_to(volume: Volume, reference: Mapping[str, str | None], key: str) -> Patch:
-    annotations = {names.TRASHED: None, names.UNDELETE: None}
+    # What the former claim chose is not this one's choice.
+    annotations = {names.TRASHED: None, names.TRASH_CHOICE: None, names.UNDELETE: None}
     body = {"spec": {"claimRef": reference}, "metadata": {"annotations": annotations}}
     event = EventRecord(VOLUMES, volume, "Normal", "VolumeUndeleted", f"it is given to claim {key}")
     return Patch(kind=VOLUMES, target=volume, body=body, why=f"out of the trash, to claim {key}", events=(event,))
