@@ -22,6 +22,7 @@ from simulation.plants import PLANTS
 from simulation.reused_plants import REUSED_PLANTS
 from simulation.scrub_plants import SCRUB_PLANTS
 from simulation.tenant_plants import TENANT_PLANTS
+from simulation.trash_plants import TRASH_PLANTS
 from volplane_testing.simulation.distributed import DistributedRun
 from volplane_testing.simulation.distributed_state import Broken
 from volplane_testing.simulation.run import Trial, simulate
@@ -36,6 +37,7 @@ ALONE = {
     **TWIN_PLANTS,
     **DAMAGE_PLANTS,
     **TENANT_PLANTS,
+    **TRASH_PLANTS,
 }
 ALL = {**PLANTS, **OF_ATTACHMENTS, **ALONE, **DISTRIBUTED_PLANTS}
 SCENARIO = {
@@ -47,6 +49,7 @@ SCENARIO = {
     **dict.fromkeys(TWIN_PLANTS, "twins"),
     **dict.fromkeys(DAMAGE_PLANTS, "damaged"),
     **dict.fromkeys(TENANT_PLANTS, "hostile"),
+    **dict.fromkeys(TRASH_PLANTS, "trash"),
 }
 """Of a plant for which the seed does not choose the scenario."""
 

@@ -38,6 +38,7 @@ PLANTED: Mapping[str, tuple[int, str]] = {
     **recorded.CAUGHT_TWINS,
     **recorded.CAUGHT_DAMAGED,
     **recorded.CAUGHT_HOSTILE,
+    **recorded.CAUGHT_TRASH,
     **ON_NODES,
 }
 """Planted bug -> its seed, and the invariant that breaks."""

@@ -78,9 +78,9 @@ def _put_in(volume: Volume, cluster: ClusterState, seconds: float) -> Action | N
         return None  # Another process may have its driver. Without one nothing is deleted.
     now, reference = cluster.now(), volume.spec.claim_ref
     released = time_of(volume.status.last_phase_transition_time, now)
-    # In doubt longer: neither a clock that is behind nor a rounded time may shorten it.
+    # In doubt longer: neither a clock that is behind may shorten it, nor times of whole seconds, `Date` and this one.
     begin = max(now, cluster.server_time() or now, min(released, NEVER - timedelta(seconds=2 * seconds)))
-    until = begin + timedelta(seconds=seconds + 1)
+    until = begin + timedelta(seconds=seconds + 2)
     record = TrashRecord(
         v=INTENT_VERSION,
         claim=reference.uid if reference is not None else "",

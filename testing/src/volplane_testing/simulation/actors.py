@@ -22,7 +22,7 @@ from volplane_testing.simulation.cluster_view import Commit, Json, annotations_o
 from volplane_testing.simulation.disks import Disk, source_key
 from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.safety import recycles
-from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES
+from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, KEEPING
 from volplane_testing.simulation.schedule import Action
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Actors:
     # --- classes and volumes ------------------------------------------------------------------------------------
 
     def create_class(self, name: str, like: str) -> None:
-        about = {**CLASSES[like], "allowVolumeExpansion": True}
+        about = {**{**CLASSES, **KEEPING}[like], "allowVolumeExpansion": True}
         if (external := self._externals.get(about["provisioner"])) is not None:
             asked = about.get("parameters", {}) if external.scrubs else {}
             about["parameters"] = {**external.subject.parameters, **asked}

@@ -135,7 +135,7 @@ class Liveness:
         storage_class = claim["spec"].get("storageClassName") or ""
         waits = self._binding_mode(storage_class) == "WaitForFirstConsumer"
         for name, volume in sorted(self._view.volumes.items()):
-            if not _alive(volume) or names.INTENT in annotations_of(volume):
+            if not _alive(volume) or names.INTENT in annotations_of(volume) or _in_trash(volume):
                 continue
             reference = reference_of(volume)
             if reference and not (
@@ -194,7 +194,7 @@ class Liveness:
         elif names.INTENT in annotations_of(volume):
             if not self._given_up(volume) and not self._cannot_be_scrubbed(volume, phase):
                 yield "what-can-proceed-does", f"is still to be scrubbed ({phase})"
-        elif phase != "Available":
+        elif phase != "Available" and not _in_trash(volume):
             yield "phases-tell-the-truth", f"is free, but its phase is {phase}"
         maker = annotations_of(volume).get(names.PROVISIONED_BY)
         if volume["metadata"]["name"] in self._actors.restored or self._safety.restored_at >= 0:
@@ -332,6 +332,12 @@ class Liveness:
 
 def _alive(volume: Json) -> bool:
     return "deletionTimestamp" not in volume["metadata"]
+
+
+def _in_trash(volume: Json) -> bool:
+    """Tell whether it is kept though nothing but a record says for whom."""
+    deletes = volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete"
+    return deletes and names.TRASHED in annotations_of(volume) and not reference_of(volume)
 
 
 def _names(reference: Json, claim: Json) -> bool:

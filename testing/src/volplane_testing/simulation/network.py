@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from email.utils import format_datetime
 from functools import partial
 from typing import Final
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Request, Response
 from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing import clock
 from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.simulation.safety import READ
 from volplane_testing.simulation.server_faults import ServerFaults
@@ -159,7 +161,8 @@ class Network(KillableTransport):
         answer = self._view.send(
             self._who, sent.method, sent.path, sent.body or b"", query=sent.query, headers=sent.headers
         )
-        return Response(answer.status, _lower(answer.headers), answer.body)
+        date = format_datetime(clock.now(), usegmt=True)
+        return Response(answer.status, {"date": date, **_lower(answer.headers)}, answer.body)
 
     def _name(self, method: str, path: str) -> str:
         """Return a name for this call that does not depend on other objects: process, request, and how often before."""

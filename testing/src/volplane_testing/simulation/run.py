@@ -37,6 +37,7 @@ from volplane_testing.simulation.server_faults import ServerFaults
 from volplane_testing.simulation.storages import Storages, check_attachments
 from volplane_testing.simulation.tenants import Tenant
 from volplane_testing.simulation.trace import InvariantViolation, Trace
+from volplane_testing.simulation.trash import KeptVolumes
 from volplane_testing.simulation.twins import Twins
 
 __all__ = ["Trial", "TrialResult", "simulate"]
@@ -169,7 +170,8 @@ class _Simulation:
         self._second = SecondInstallation(run_context, make=self._make_process)
         others = (Interruptions(run_context).actions, Twins(run_context).actions, self._second.actions)
         tenant = Tenant(run_context, self._actors.hidden)
-        for each in (self._changes.actions, *others, tenant.actions):
+        self._kept = KeptVolumes(run_context)
+        for each in (self._changes.actions, *others, tenant.actions, self._kept.actions):
             self._process_actions = {**self._process_actions, **each}
         self._changes.prepare()
         self._reused: NamesUsedAgain | None = None
@@ -339,7 +341,7 @@ class _Simulation:
         self._calm_since = self._loop.time()
         self._injector.down.clear()
         self._storages.calm()
-        for each in (self._nodes, self._changes, self._server_faults):
+        for each in (self._nodes, self._changes, self._server_faults, self._kept):
             each.recover()
         if self._reused is not None:
             self._reused.recover()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["ALPHA", "BETA", "CLASSES", "SCENARIOS", "Scenario"]
+__all__ = ["ALPHA", "BETA", "CLASSES", "KEEPING", "SCENARIOS", "Scenario"]
 
 ALPHA: Final = "alpha.sim"
 """Driver whose backend has `find`, and whose assets pods erase."""
@@ -22,6 +22,11 @@ CLASSES: Final[Mapping[str, Mapping[str, Any]]] = {
     "late-alpha": {"provisioner": ALPHA, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer"},
 }
 """Bodies of classes. "" as a claim's class means static volumes."""
+KEEPING: Final[Mapping[str, Mapping[str, Any]]] = {
+    "kept": {"provisioner": ALPHA, "reclaimPolicy": "Delete", "parameters": {"volplane.dev/trash": "40s"}},
+    "kept-zonal": {"provisioner": BETA, "reclaimPolicy": "Delete", "parameters": {"volplane.dev/trash": "15s"}},
+}
+"""The same of classes that have the volumes of deleted claims kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +41,8 @@ class Scenario:
     twice: second installations that serve the same drivers. twins: claims of whose disk a person makes a second volume,
     in another notation. damaged: Leases and marks of terms whose numbers are damaged. reused: claims whose volumes are
     restored under their names or attached twice, and nodes that are registered again. hostile: claims whose tenant
-    writes all that may be written; hooks are cancelled, too. alone: only the name of the scenario chooses it.
+    writes all that may be written; hooks are cancelled, too. trash: claims for whose kept volumes
+    somebody asks. alone: only the name of the scenario chooses it.
     """
 
     claims: tuple[int, int] = (2, 5)
@@ -69,6 +75,7 @@ class Scenario:
     hostile: float = 0.0
     attaches: bool = False
     reused: float = 0.0
+    trash: float = 0.0
     alone: bool = False
 
 
@@ -224,6 +231,26 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         static=(1, 2),
         static_claims=0.3,
         incarnations=(1, 3),
+    ),
+    "trash": Scenario(
+        alone=True,
+        trash=0.9,
+        claims=(2, 4),
+        static=(0, 1),
+        classes=("kept", "kept", "kept-zonal", "fast"),
+        static_claims=0.05,
+        pods=0.3,
+        incarnations=(1, 3),
+        kept=0.1,
+        admins=0.3,
+        tenants=0.1,
+        restores=0.0,
+        leaders=0.4,
+        class_changes=0.0,
+        switches=0.0,
+        forced=0.0,
+        grown=0.0,
+        lags=(0.0, 0.5, 5.0),
     ),
     "attach": Scenario(
         alone=True,

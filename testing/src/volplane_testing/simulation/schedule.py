@@ -19,6 +19,7 @@ from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
 from volplane_testing.simulation.server_faults import write_proxies
 from volplane_testing.simulation.tenants import write_hostility
+from volplane_testing.simulation.trash import write_trash
 from volplane_testing.simulation.twins import write_twins
 
 __all__ = ["Action", "Schedule", "generate"]
@@ -104,6 +105,7 @@ class _Writer:
         write_names_used_again(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.reused, end)
         write_installations(self._do, f"{self._seed} {self._name}", self._scenario.twice, end)
         write_hostility(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.hostile, end)
+        write_trash(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.trash, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
         write_proxies(self._do, f"{self._seed} {self._name}", end)
