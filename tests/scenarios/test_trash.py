@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from volplane.kube.names import TRASH, TRASH_CHOICE, TRASHED, UNDELETE
+from volplane.kube.names import TRASH, TRASH_CHOICE, TRASH_EARLY, TRASHED, UNDELETE
 from volplane_testing import Cluster, clock
 
 CLAIMS, VOLUMES = "persistentvolumeclaims", "persistentvolumes"
@@ -161,13 +161,14 @@ async def test_what_a_claim_cannot_have_is_said_and_nothing_is_made(says: str, w
     [
         ({"keeps": "soon"}, 'class "kept": volplane.dev/trash is "soon": expected a duration'),
         ({"reclaim_policy": "Retain"}, "reclaimPolicy Delete"),
+        ({"parameters": {"volplane.dev/trash-early": "yes"}}, 'volplane.dev/trash-early is "yes"; the only value is'),
         ({"parameters": {"volplane.dev/on-release": "recycle"}}, "volplane.dev/on-release"),
         (
             {"parameters": {"csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"}},
             "csi.storage.k8s.io/provisioner-secret-namespace",
         ),
     ],
-    ids=["text", "policy", "recycle", "secrets"],
+    ids=["text", "policy", "early", "recycle", "secrets"],
 )
 async def test_a_class_that_cannot_keep_is_refused(of_class: dict[str, Any], words: str) -> None:
     async with a_site(**of_class) as site:
@@ -307,6 +308,33 @@ async def test_a_volume_that_is_due_is_not_destroyed_while_another_one_shares_it
         site.api.delete(VOLUMES, twin["metadata"]["name"])
         await site.cluster.advance(700)
         assert site.assets == 0
+
+
+async def test_if_room_is_short_the_oldest_goes_first_where_the_class_allows_that() -> None:
+    async with a_site(parameters={TRASH_EARLY: "oldest-first"}) as site:
+        site.cluster.backend.storage.capacity_bytes = 3 << 30
+        kept = []
+        for name in ("first", "second", "third"):
+            kept.append(await site.deleted(name))
+            await site.cluster.advance(5)
+        huge = site.claim("huge", resources={"requests": {"storage": "4Gi"}})
+        await site.cluster.advance(600)
+        assert [volume in site.api for volume in kept] == [True, True, True]
+        site.api.delete(CLAIMS, huge["metadata"]["name"])
+        large = site.claim("large", resources={"requests": {"storage": "2Gi"}})
+        await site.cluster.wait_bound(large, 3600)
+        assert [volume in site.api for volume in kept] == [False, False, True]
+        assert "no room for claim default/large" in site.messages(kept[0], "VolumePurgedEarly")
+
+
+async def test_if_room_is_short_nothing_leaves_the_trash_of_a_class_that_does_not_say_so() -> None:
+    async with a_site() as site:
+        site.cluster.backend.storage.capacity_bytes = 1 << 30
+        volume = await site.deleted()
+        claim = site.claim("next")
+        await site.cluster.advance(600)
+        assert (site.phase("next"), volume in site.api) == ("Pending", True)
+        assert site.messages(claim, "ProvisioningFailed")
 
 
 # --- bound to nobody --------------------------------------------------------------------------------------------------

@@ -28,17 +28,18 @@ _ACCESS_MODES = frozenset(AccessMode)
 def split_parameters(storage_class: StorageClass) -> tuple[dict[str, str], str]:
     """Return the class's parameters for the backend, and what is ours: the value of `volplane.dev/on-release`."""
     parameters = dict(storage_class.parameters or {})
-    for name in (names.PLACEMENT, names.NODE_GONE_AFTER, names.TRASH):
+    for name in (names.PLACEMENT, names.NODE_GONE_AFTER, names.TRASH, names.TRASH_EARLY):
         parameters.pop(name, None)
     return parameters, parameters.pop(names.ON_RELEASE, "delete")
 
 
-def trash_of_class(storage_class: StorageClass) -> str | None:
+def trash_of_class(storage_class: StorageClass, key: str = names.TRASH) -> str | None:
     """Return how long the class has deleted volumes kept, as it is written there; None: they are not kept.
 
     The annotation can be added to a class that exists; of the two the parameter counts, which nobody can change.
+    key: `TRASH_EARLY` for whether they leave the trash early.
     """
-    return (storage_class.parameters or {}).get(names.TRASH) or storage_class.annotation(names.TRASH)
+    return (storage_class.parameters or {}).get(key) or storage_class.annotation(key)
 
 
 def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:

@@ -348,6 +348,8 @@ def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimI
         annotations[names.ON_RELEASE] = release
     if (kept := trash_of_class(storage_class)) is not None:
         annotations[names.TRASH] = kept
+        if (early := trash_of_class(storage_class, names.TRASH_EARLY)) is not None:
+            annotations[names.TRASH_EARLY] = early
     if asset.attributes and asset.source.kind != "csi":
         annotations[names.ATTRIBUTES] = json.dumps(dict(asset.attributes), ensure_ascii=False, sort_keys=True)
     if asset.gid is not None:

@@ -9,21 +9,23 @@ from msgspec.structs import replace
 from volplane import errors
 from volplane._delays import LONG_CALL
 from volplane.assets import Asset, InProgress
-from volplane.controller.actions import Run
+from volplane.controller.actions import Run, warning
 from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import held_by_another
 from volplane.intents.record import provisioning_failed
-from volplane.intents.requests import asset_identity, provision_request
+from volplane.intents.requests import asset_identity, provision_request, trash_of_class
 from volplane.kube import names
+from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
 from volplane.operations.operation import Again
 from volplane.provision.decide import awaits_recognition
 from volplane.requests import Context, DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest, VolumeIdentity
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress, Discarded, Full, Made, Pending
-from volplane.state.records import ClaimIntent
+from volplane.state.records import ClaimIntent, trashed
+from volplane.trash.decide import first_to_go
 
 MOST_CLASSES = 1_000
 HELD_SECONDS = 60.0
@@ -79,6 +81,7 @@ class ProvisionOperation:
             failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
             message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
             self.deps.recorder.record(provisioning_failed(claim, message, same_as=failure))
+            self._make_room(claim, storage_class, intent, error)
             if selected and await self._gives_back(claim, intent, driver, error):
                 # Still a failure: if every place is full, the back-off keeps scheduler and driver from looping.
                 progress.reached(Full())
@@ -89,6 +92,19 @@ class ProvisionOperation:
             progress.reached(Pending(dict(result.state), due, intent.state), now)
         else:
             progress.reached(Made(result), now)
+
+    def _make_room(
+        self, claim: Claim, storage_class: StorageClass, intent: ClaimIntent, error: errors.BackendError
+    ) -> None:
+        """Let the first volume leave the trash if the storage has no room for the claim, and its class allows that."""
+        if not isinstance(error, errors.ResourceExhausted) or not trash_of_class(storage_class, names.TRASH_EARLY):
+            return
+        volume = first_to_go(claim, intent.segment or {}, self.deps.cluster)
+        if volume is not None and (record := trashed(volume)) is not None:
+            self.deps.cluster.progress.volumes.track(volume.uid).in_the_way = record.claim
+            message = f"it leaves the trash before {record.until}: there is no room for claim {claim.key}"
+            self.deps.recorder.record(warning(VOLUMES, volume, "VolumePurgedEarly", message))
+            self.deps.queue("volumes").enqueue(volume.key)
 
     def _justified(self, claim: Claim, driver: DriverView) -> ClaimIntent:
         """Return the record by which the hook may be called. Raises Again if it may not."""

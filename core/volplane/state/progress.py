@@ -182,6 +182,8 @@ class VolumeProgress(msgspec.Struct):
     """Uid of the Node, created again since, on whose storage the asset is."""
     missing_on: str = ""
     """Uid of the Node, created again since, on whose storage the asset is not."""
+    in_the_way: str = ""
+    """Uid of the claim that it was released from, if it has to leave the trash: a claim needs the room."""
 
     def succeeded(self, step: VolumeStep) -> None:
         self.step, self.recycling, self.unreported_failure = step, False, ""

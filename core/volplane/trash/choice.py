@@ -19,6 +19,8 @@ from volplane.state.records import may_be_kept
 
 SKIP: Final = "skip"
 """What a claim says whose volume is not to be kept."""
+OLDEST_FIRST: Final = "oldest-first"
+"""What a class says whose volumes leave the trash early if room is short."""
 _TIME: Final = Parameter(
     name=names.TRASH, doc="How long a deleted volume is kept.", kind=ParameterKind.DURATION, minimum=1.0
 )
@@ -39,6 +41,8 @@ def refusal_of(claim: Claim, storage_class: StorageClass) -> str:
         return f"{of_class}: {names.TRASH} is {_shown(most)}: {flaw}"
     if storage_class.reclaim_policy != "Delete":
         return f"{of_class}: {names.TRASH} needs reclaimPolicy Delete, it has {storage_class.reclaim_policy}"
+    if (early := trash_of_class(storage_class, names.TRASH_EARLY)) not in (None, OLDEST_FIRST):
+        return f'{of_class}: {names.TRASH_EARLY} is {_shown(early or "")}; the only value is "{OLDEST_FIRST}"'
     if release == "recycle":
         return f"{of_class}: {names.TRASH} and {names.ON_RELEASE} recycle, which erases at once, exclude each other"
     for key, value in parameters.items():

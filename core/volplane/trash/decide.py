@@ -9,19 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Final
 
 from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Wait, warning
 from volplane.intents.ownership import driver_of
 from volplane.intents.record import write_record
+from volplane.intents.requests import segments_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import reference_to, refusal
+from volplane.state.matching import capacity_of, class_of_claim, reference_to, refusal, request_of
 from volplane.state.records import INTENT_VERSION, TrashRecord, may_be_kept, trashed
-from volplane.trash.choice import flaw_of, kept_for
+from volplane.trash.choice import OLDEST_FIRST, flaw_of, kept_for
 
 _MOST_TOLD: Final = 10
 """Claims that are told at once why they do not get the volume: tenants may write many."""
@@ -54,7 +56,7 @@ def decide_trash(volume: Volume, cluster: ClusterState, reads: LiveReads, *, kee
     if keeps and (given := _undelete(volume, record, cluster, reads)) is not None:
         return given
     left = seconds_left(record, cluster)
-    if left <= 0:
+    if left <= 0 or (record.claim and cluster.progress.volumes.get(volume.uid).in_the_way == record.claim):
         return None
     events = tuple(_told(volume, record, cluster)) if keeps else ()
     return Wait(reason=in_the_trash(volume, record), seconds=min(left, _LOOKED_AT_AGAIN), events=events)
@@ -74,8 +76,9 @@ def seconds_left(record: TrashRecord, cluster: ClusterState) -> float:
 
 def _put_in(volume: Volume, cluster: ClusterState, seconds: float) -> Action | None:
     maker = volume.annotation(names.PROVISIONED_BY) or ""
-    if driver_of(volume, cluster).driver is None and not (cluster.has_driver(maker) or cluster.drivers.on_nodes(maker)):
-        return None  # Another process may have its driver. Without one nothing is deleted.
+    lookup, ours = driver_of(volume, cluster), cluster.has_driver(maker) or cluster.drivers.on_nodes(maker)
+    if lookup.driver is None and (lookup.next is not None or not ours):
+        return None  # Another controller may have its driver. Without one nothing is deleted.
     now, reference = cluster.now(), volume.spec.claim_ref
     released = time_of(volume.status.last_phase_transition_time, now)
     # In doubt longer: neither a clock that is behind may shorten it, nor times of whole seconds, `Date` and this one.
@@ -92,6 +95,28 @@ def _put_in(volume: Volume, cluster: ClusterState, seconds: float) -> Action | N
     return write_record(VOLUMES, volume, record, why="into the trash", annotation=names.TRASHED, events=(event,))
 
 
+def first_to_go(claim: Claim, place: Mapping[str, str], cluster: ClusterState) -> Volume | None:
+    """Return the volume that leaves the trash first, because the storage has no room for a claim.
+
+    The oldest of the claim's class, if that allows it, at this place ({} = anywhere). None: all of them together are
+    too small, or one of them is just being destroyed.
+    """
+    name, kept = class_of_claim(claim), []
+    for volume in cluster.volumes.values():
+        record = trashed(volume) if volume.annotation(names.TRASH_EARLY) == OLDEST_FIRST else None
+        if record is None or class_of_claim(volume) != name or volume.annotation(names.UNDELETE) is not None:
+            continue
+        segments = segments_of(volume)
+        if place and segments and not any(each.items() <= place.items() for each in segments):
+            continue
+        if volume.terminating:
+            return None
+        kept.append((record.since, volume.name, volume))
+    if sum(capacity_of(volume) for _, _, volume in kept) < request_of(claim):
+        return None
+    return min(kept, key=lambda each: each[:2])[2] if kept else None
+
+
 # --- out of the trash -------------------------------------------------------------------------------------------------
 
 
@@ -101,9 +126,8 @@ def _undelete(volume: Volume, record: TrashRecord, cluster: ClusterState, reads:
         return _by_administrator(volume, wanted, cluster, reads)
     if cluster.node_name:
         return None  # Its account reads no namespaces: only an administrator undeletes here.
-    asking = [each for each in cluster.claims.by_index("volume", volume.name) if _proves(each, record)]
-    for claim in sorted(asking, key=lambda each: each.key):
-        if taken_or_unfit(volume, claim):
+    for claim in cluster.claims.by_index("volume", volume.name):
+        if not _proves(claim, record) or taken_or_unfit(volume, claim):
             continue
         namespace = claim.namespace
         if not reads.has(NAMESPACES, namespace):
@@ -178,8 +202,8 @@ def made_after(namespace: KubeObject | None, record: TrashRecord) -> bool:
 
 def _told(volume: Volume, record: TrashRecord, cluster: ClusterState) -> Iterator[EventRecord]:
     """Yield an event for each claim that asks for the volume and does not get it."""
-    asking = [each for each in cluster.claims.by_index("volume", volume.name) if each.annotation(names.UNDELETE)]
-    for claim in sorted(asking, key=lambda each: each.key)[:_MOST_TOLD]:
+    asking = (each for each in cluster.claims.by_index("volume", volume.name) if each.annotation(names.UNDELETE))
+    for claim in islice(asking, _MOST_TOLD):
         proof = f"annotation {names.UNDELETE} is not the uid of the claim that it was released from, in its namespace"
         by_person = f"an administrator can annotate the volume with {names.UNDELETE}={claim.key}"
         why = (taken_or_unfit(volume, claim) or by_person) if _proves(claim, record) else proof
