@@ -1,6 +1,7 @@
 """Typed calls and what refusals become."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -136,6 +137,29 @@ async def test_selectors_and_namespaces_choose_what_is_listed(wire: Callable[[],
         await client.create(CLAIMS, CLAIMS.body(metadata={"name": "c", "namespace": namespace}, spec=spec))
     assert [c.key for c in (await client.list(CLAIMS, namespace="other")).items] == ["other/c"]
     assert len((await client.list(CLAIMS)).items) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "date", "known"),
+    [
+        (200, "Thu, 01 Jan 2026 00:00:09 GMT", "2026-01-01T00:00:19+00:00"),
+        (500, "Thu, 01 Jan 2099 00:00:09 GMT", None),
+        (200, "yesterday", None),
+        (200, "", None),
+    ],
+)
+async def test_the_clock_of_the_server_goes_on_from_its_last_answer(
+    wire: Callable[[], Any], code: int, date: str, known: str | None
+) -> None:
+    line = wire()
+    assert line.client.server_time() is None
+    body = b'{"kind":"PersistentVolume","metadata":{"name":"a","resourceVersion":"1"}}'
+    line.before = lambda _method, _path: Response(code, {"date": date} if date else {}, body)
+    with contextlib.suppress(ApiUnavailable):
+        await line.client.writing_while(lambda: True).get(VOLUMES, "a")
+    await asyncio.sleep(10)
+    shown = line.client.server_time()
+    assert (shown.isoformat() if shown else None) == known
 
 
 def _answer(code: int, *, body: bytes = b"", **headers: str) -> Response:
