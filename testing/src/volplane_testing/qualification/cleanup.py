@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 
 from volplane.errors import ApiError, ApiNotFound, BackendError, PluginError
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NAMESPACES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.names import TRASHED
 from volplane.kube.objects import Volume
 from volplane_testing.qualification.report import Failed
 from volplane_testing.qualification.site import LABEL, Site
@@ -44,7 +45,7 @@ async def _let_go(site: Site, volume: Volume) -> None:
     if ours and volume.spec.persistent_volume_reclaim_policy != "Delete":
         policy = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
         await site.client.patch(VOLUMES, volume.name, policy)
-    elif volume.spec.claim_ref is None or not ours:
+    elif volume.spec.claim_ref is None or not ours or volume.annotation(TRASHED) is not None:
         await site.delete(VOLUMES, volume.name)
 
 

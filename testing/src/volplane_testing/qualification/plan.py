@@ -48,6 +48,7 @@ SECTIONS: tuple[Section, ...] = (
     Section("dynamic", "volumes are made for claims; what a pod writes, the next one reads", binding.dynamic),
     Section("late-binding", "a claim waits for its first pod, then both go on", binding.late, pods=True),
     Section("delete", "a deleted claim takes its volume and its asset along", reclaiming.delete),
+    Section("trash", "the volume of a deleted claim is kept, and given back to its owner", reclaiming.trash),
     Section("recycle", "a released volume is erased by a pod and offered again", reclaiming.recycle, pods=True),
     Section("protection", "claims and volumes in use outlive their deletion", protecting.protection),
     Section(

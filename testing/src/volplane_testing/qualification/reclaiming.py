@@ -6,10 +6,12 @@ import asyncio
 from typing import Final, NamedTuple
 
 from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.names import TRASH, UNDELETE
+from volplane.state.records import trashed
 from volplane_testing.qualification.report import Failed, Measured, NotPossible
 from volplane_testing.qualification.site import Site
 
-__all__ = ["delete", "recycle"]
+__all__ = ["delete", "recycle", "trash"]
 
 CLAIMS_AT_ONCE = 10
 SCRUB_SECONDS = 180.0
@@ -48,6 +50,50 @@ async def recycle(site: Site) -> Measured:
     for volume in await site.volumes():
         await site.delete(VOLUMES, volume.name)
     return measured
+
+
+async def trash(site: Site) -> Measured:
+    """Keep the volume of a deleted claim, give it back to its owner alone, purge it; and let one go when it is due."""
+    await site.controllers.need()
+    kept = await site.make_class("trash-1h", parameters={TRASH: "1h"})
+    brief = await site.make_class("trash-3s", parameters={TRASH: "3s"})
+    first = await site.make_claim("trash", kept)
+    await site.bound("trash")
+    volume = (await site.volume_of("trash")).name
+    await site.delete(CLAIMS, "trash")
+    await site.gone(CLAIMS, "trash")
+    await _in_trash(site, volume)
+    # A claim of the name gets an empty volume; one without proof waits, and one with it gets the kept volume.
+    await site.make_claim("trash", kept)
+    for name, proof in (("trash-thief", volume), ("trash-back", first.uid)):
+        claim = await site.make_claim(name, "", volumeName=volume)
+        await site.client.patch(CLAIMS, claim.key, {"metadata": {"annotations": {UNDELETE: proof}}})
+    seconds = await site.bound("trash", "trash-back")
+    if (await site.volume_of("trash")).name == volume or (await site.volume_of("trash-back")).name != volume:
+        raise Failed(f"volume {volume} was not given to the claim of its owner")
+    await site.delete(CLAIMS, "trash-thief", "trash-back")
+    await site.gone(CLAIMS, "trash-thief", "trash-back")
+    await _in_trash(site, volume)
+    await site.delete(VOLUMES, volume)
+    await site.gone(VOLUMES, volume)
+    await site.assets_gone(volume)
+    await site.make_claim("trash-brief", brief)
+    await site.bound("trash-brief")
+    late = (await site.volume_of("trash-brief")).name
+    await site.delete(CLAIMS, "trash-brief")
+    await site.gone(CLAIMS, "trash-brief")
+    due = await site.gone(VOLUMES, late)
+    if due < 2.0:
+        raise Failed(f"volume {late} was to be kept for 3 s, and was gone after {due:.1f} s")
+    return {"given_back_seconds": seconds, "gone_seconds": due}
+
+
+async def _in_trash(site: Site, name: str) -> None:
+    async def recorded() -> bool:
+        volume = await site.client.find(VOLUMES, name)
+        return volume is not None and trashed(volume) is not None
+
+    await site.until(f"volume {name} is in the trash", recorded)
 
 
 class _Contents(NamedTuple):
