@@ -194,7 +194,15 @@ async def test_a_claim_that_asks_to_be_kept_by_a_class_that_keeps_nothing_is_tol
 async def test_what_a_bound_claim_chooses_later_counts_once_its_volume_shows_it() -> None:
     async with a_site() as site:
         volume = await site.bound()
-        for says, shown in (("2d", "2d"), ("99999d", "2d"), ("skip", "skip"), (None, None), ("3d", "3d")):
+        for says, shown in (
+            ("2d", "2d"),
+            (" 1d\n", "1d"),
+            ("2d", "2d"),
+            ("99999d", "2d"),
+            ("skip", "skip"),
+            (None, None),
+            ("3d", "3d"),
+        ):
             site.api.patch(CLAIMS, "data", {"metadata": {"annotations": {TRASH: says}}})
             await site.cluster.settle()
             assert site.volume(volume)["metadata"]["annotations"].get(TRASH_CHOICE) == shown
@@ -461,7 +469,31 @@ async def test_an_administrator_gives_the_volume_to_a_claim_of_any_namespace(fir
         claim = site.api.get(CLAIMS, "theirs", "other")
         assert claim is not None
         assert (await site.cluster.wait_bound(claim))["metadata"]["uid"] == volume["metadata"]["uid"]
+        await site.cluster.settle()
         assert {TRASHED, UNDELETE}.isdisjoint(site.volume(volume)["metadata"]["annotations"])
+
+
+async def test_a_volume_that_is_given_to_a_claim_that_gets_another_one_goes_back_into_the_trash() -> None:
+    async with a_site("1h") as site:
+        volume = await site.deleted()
+        other = await site.bound("taker")
+        # As if its bind had come between the look at the claim and the write.
+        site.api.patch(VOLUMES, volume["metadata"]["name"], {"spec": {"claimRef": other["spec"]["claimRef"]}})
+        await site.cluster.advance(60)
+        record = site.record(volume)
+        assert record is not None
+        assert record["released"] == "default/taker"
+        assert site.assets == 2
+        await site.cluster.advance(HOUR)
+        assert (site.assets, site.phase("taker")) == (1, "Bound")
+
+
+async def test_a_claim_that_asks_for_a_volume_without_naming_it_gets_no_empty_one() -> None:
+    async with a_site() as site:
+        claim = site.claim(annotations={UNDELETE: "some"})
+        await site.cluster.advance(60)
+        assert "name it in spec.volumeName" in site.messages(claim, "ProvisioningFailed")
+        assert site.assets == 0
 
 
 @pytest.mark.parametrize("wanted", ["data", "a/b/c", "/", "", "Ä/\u202e"])

@@ -155,8 +155,8 @@ COVERING = (6, 359, 388, 421, 18, 380, 438, 327, 638, 1015, 9, 296, 5, 10, 201, 
 CAUGHT_TRASH: Mapping[str, tuple[int, str]] = {
     "forget_the_trash": (3, "purged-early"),
     "trust_our_clock": (3, "purged-early"),
-    "give_to_whoever_asks": (44, "trash-is-nobodys"),
-    "offer_what_lost_its_reference": (52, "unscrubbed"),
+    "give_to_whoever_asks": (5, "trash-is-nobodys"),
+    "offer_what_lost_its_reference": (75, "trash-is-nobodys"),
     "forget_the_choice": (3, "purged-early"),
 }
 """Planted bug of the trash -> a seed of the scenario `trash` that shows it, and the invariant that breaks."""

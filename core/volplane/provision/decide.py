@@ -38,7 +38,7 @@ from volplane.state.naming import (
 )
 from volplane.state.progress import Discarded, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent
-from volplane.trash.choice import refusal_of
+from volplane.trash.choice import choice_of, refusal_of
 
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
@@ -184,7 +184,8 @@ def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> 
 
 def _obstacle_of_trash(claim: Claim, storage_class: StorageClass) -> str:
     """Return why the volume cannot be kept after its claim as class or claim want it; "" if neither wants that."""
-    if trash_of_class(storage_class) is None and claim.annotation(names.TRASH) is None:
+    asked = claim.annotation(names.TRASH) is not None or claim.annotation(names.UNDELETE) is not None
+    if trash_of_class(storage_class) is None and not asked:
         return ""
     return refusal_of(claim, storage_class)
 
@@ -269,7 +270,7 @@ def volume_body(
 ) -> dict[str, Any]:
     """Return the PersistentVolume for an asset made for this claim."""
     annotations = _annotations(storage_class, driver, intent, asset)
-    if names.TRASH in annotations and (chosen := claim.annotation(names.TRASH)) is not None:
+    if names.TRASH in annotations and (chosen := choice_of(claim)) is not None:
         annotations[names.TRASH_CHOICE] = chosen
     metadata: dict[str, Any] = {"name": volume_name_of(claim), "annotations": annotations}
     if storage_class.reclaim_policy == "Delete":

@@ -178,8 +178,8 @@ class Whole:
             return abandon_scrub(volume, self.cluster, reads)
         pointer = claim.spec.volume_name
         if not pointer:
-            # A static volume goes back to the others; nothing on it was used.
-            if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None:
+            # A static volume goes back to the others; nothing on it was used, unless it is given out of the trash.
+            if claim.terminating and volume.annotation(names.PROVISIONED_BY) is None and trashed(volume) is None:
                 return binding.never_bound(volume, claim)
             if not record.can_never_be_bound(volume, claim):
                 return binding.half_bound(volume, claim)
@@ -193,8 +193,8 @@ class Whole:
             chosen = step_of_bound(volume, self.cluster) if may_be_kept(volume) else None
             return binding.volume_phase_step(volume, "Bound") or chosen or Settled()
         # The claim has another volume. One that was made for it is of no use to others; any other is offered again.
-        dynamic = volume.annotation(names.PROVISIONED_BY) is not None
-        if dynamic and volume.spec.persistent_volume_reclaim_policy == "Delete":
+        used = volume.annotation(names.PROVISIONED_BY) is not None or trashed(volume) is not None
+        if used and volume.spec.persistent_volume_reclaim_policy == "Delete":
             return self._released(volume, reads)
         return binding.unbind_patch(volume, why=f"claim {claim.key} is bound to {pointer}")
 

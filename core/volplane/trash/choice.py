@@ -29,7 +29,9 @@ _LONGEST_SHOWN: Final = 40
 
 def refusal_of(claim: Claim, storage_class: StorageClass) -> str:
     """Return why a volume of the class cannot be kept as class and claim want it, with what to change; or ""."""
-    most, chosen = trash_of_class(storage_class), claim.annotation(names.TRASH)
+    if claim.annotation(names.UNDELETE) is not None:
+        return f"{names.UNDELETE} asks for a volume in the trash: name it in spec.volumeName, or remove the annotation"
+    most, chosen = trash_of_class(storage_class), choice_of(claim)
     (parameters, release), of_class = split_parameters(storage_class), f'class "{storage_class.name}"'
     if most is None:
         if chosen in (None, SKIP):
@@ -76,7 +78,7 @@ def choice_step(volume: Volume, claim: Claim) -> Action | None:
     annotations: dict[str, Any] = {}
     if volume.annotation(names.TRASHED) is not None:
         annotations = {names.TRASHED: None}  # Somebody took it out of the trash by writing its reference.
-    most, chosen = volume.annotation(names.TRASH), claim.annotation(names.TRASH)
+    most, chosen = volume.annotation(names.TRASH), choice_of(claim)
     longest, _ = _seconds(most or "")
     flaw = _flaw_of_choice(chosen, longest, most or "") if longest and chosen is not None else ""
     if longest and not flaw and chosen != volume.annotation(names.TRASH_CHOICE):
@@ -91,6 +93,12 @@ def step_of_bound(volume: Volume, cluster: ClusterState) -> Action | None:
     """Return what `choice_step` does for a volume that is bound to a living claim, or will be; None for all others."""
     claim = cluster.claim_of(volume) if may_be_kept(volume) and not volume.terminating else None
     return choice_step(volume, claim) if claim is not None and claim.spec.volume_name == volume.name else None
+
+
+def choice_of(claim: Claim) -> str | None:
+    """Return what the claim says of the time for which its volume is kept; it may be anything."""
+    said = claim.annotation(names.TRASH)
+    return said.strip() if said is not None else None
 
 
 def _flaw_of_choice(chosen: str, longest: float, most: str) -> str:

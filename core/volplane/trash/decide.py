@@ -22,6 +22,7 @@ from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of, class_of_claim, reference_to, refusal, request_of
+from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, TrashRecord, may_be_kept, trashed
 from volplane.trash.choice import OLDEST_FIRST, flaw_of, kept_for
 
@@ -42,8 +43,9 @@ def decide_trash(volume: Volume, cluster: ClusterState, reads: LiveReads, *, kee
 
     keeps: whether this process sees all claims, and so writes the record and undeletes; another one only waits.
     """
-    if volume.terminating or not may_be_kept(volume) or cluster.claim_of(volume) is not None:
-        return None  # Its claim lives, and is bound elsewhere: nobody has used it.
+    claim = cluster.claim_of(volume)
+    if volume.terminating or not may_be_kept(volume) or (claim is not None and volume.name == volume_name_of(claim)):
+        return None  # The claim for which it was made lives, and is bound elsewhere: nobody has used it.
     record, reference = trashed(volume), volume.spec.claim_ref
     if record is None or (reference is not None and reference.uid not in ("", record.claim)):
         if flaw := flaw_of(volume):
@@ -162,12 +164,15 @@ def _give(volume: Volume, claim: Claim, reads: LiveReads) -> Action:
     live = reads.get(CLAIMS, claim.key)
     if not isinstance(live, Claim) or live.uid != claim.uid or taken_or_unfit(volume, live):
         return Wait(reason=f"claim {claim.key} has changed", seconds=LIVE_STATE_FORBIDS.delay())
-    return _give_to(volume, reference_to(live), live.key)
+    return _give_to(volume, reference_to(live), live.key, named=live.spec.volume_name == volume.name)
 
 
-def _give_to(volume: Volume, reference: Mapping[str, str | None], key: str) -> Patch:
+def _give_to(volume: Volume, reference: Mapping[str, str | None], key: str, *, named: bool = False) -> Patch:
+    """Return the write. named: the claim names the volume. Else it may yet be bound to another one, so that the record
+    that the volume was used stays until it is bound to this one (`choice_step`).
+    """
     # What the former claim chose is not this one's choice.
-    annotations = {names.TRASHED: None, names.TRASH_CHOICE: None, names.UNDELETE: None}
+    annotations = dict.fromkeys((names.TRASH_CHOICE, names.UNDELETE, *([names.TRASHED] if named else ())))
     body = {"spec": {"claimRef": reference}, "metadata": {"annotations": annotations}}
     event = EventRecord(VOLUMES, volume, "Normal", "VolumeUndeleted", f"it is given to claim {key}")
     return Patch(kind=VOLUMES, target=volume, body=body, why=f"out of the trash, to claim {key}", events=(event,))

@@ -113,7 +113,9 @@ def test_under_another_policy_and_for_a_living_claim_there_is_no_trash() -> None
     retained = released(annotations={TRASHED: record()}, persistentVolumeReclaimPolicy="Retain", finalizers=None)
     assert decided(retained) == Settled()
     living = claim("gone", volumeName="elsewhere", annotations={"pv.kubernetes.io/bind-completed": "yes"})
-    assert isinstance(decided(released(), living, reads=read(CLAIMS, living.key, living)), Delete)
+    made_for_it = released("pvc-uid-gone")
+    assert isinstance(decided(made_for_it, living, reads=read(CLAIMS, living.key, living)), Delete)
+    assert isinstance(decided(released(), living, reads=read(CLAIMS, living.key, living)), Patch)
 
 
 def test_without_a_driver_here_nothing_is_written() -> None:

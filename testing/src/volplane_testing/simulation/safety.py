@@ -369,8 +369,11 @@ class Safety:
                 self._violations.report("never-used", f"{disk.key} is {what}, and no claim ever had volume {name}")
 
     def _saved_meanwhile(self, volume: Json) -> bool:
-        """Tell whether another leader saved it for a claim that never had it, while this one decided to discard it."""
-        overlapped = self.overlap or BEGAN.get() <= self.overlap_ended
+        """Tell whether another leader saved it for a claim that never had it, while this one decided to discard it.
+
+        The live read by which it decided may lie back.
+        """
+        overlapped = self.overlap or BEGAN.get() - FRESH <= self.overlap_ended
         return overlapped and self._born.get(volume["metadata"]["uid"], 0.0) >= BEGAN.get() - FRESH
 
     def _volumes_on(self, key: str) -> list[Json]:

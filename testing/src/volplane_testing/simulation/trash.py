@@ -23,7 +23,8 @@ _OTHER: Final = "other"
 _PATIENCE: Final = 100
 _CHOICES: Final = ("5s", "10s", "20s", None, "skip")
 _NONSENSE: Final = ("999999d", "-1d", "", "\u202e\u0661d")
-_ASKERS: Final = ("owner", "owner", "administrator", "late", "taken", "guesser", "stranger", "bound", "nobody", "bare")
+_RIGHTFUL: Final = ("owner", "owner", "administrator", "late", "taken", "racing")
+_ASKERS: Final = (*_RIGHTFUL, "guesser", "stranger", "bound", "nobody", "bare")
 
 
 class KeptVolumes:
@@ -71,10 +72,12 @@ class KeptVolumes:
         """Check a volume that a controller begins to destroy."""
         record, released = _record(volume), reference_of(volume).get("uid") or _record(volume).get("claim", "")
         seconds = _kept_for(volume)
-        if not (seconds or record) or self._view.claim_of(volume) is not None:
+        holder = self._view.claim_of(volume)
+        made_for_it = holder is not None and volume["metadata"]["name"] == f"pvc-{holder['metadata']['uid']}"
+        if not (seconds or record) or made_for_it:
             return
         since = self._since.get((volume["metadata"]["uid"], released))
-        begun = self._gone.get(released, since)
+        begun = self._gone.get(released, since) if holder is None else since
         if since is None or begun is None or _now() < begun + seconds:
             when = "never" if since is None else f"{_now() - since:.1f} s ago"
             text = f"volume {name} is destroyed, which is kept for {seconds} s and was put into the trash {when}"
@@ -107,7 +110,7 @@ class KeptVolumes:
             return
         self._happened[f"user: asks for a volume in the trash ({how})"] += 1
         name, record = volume["metadata"]["name"], _record(volume)
-        if how not in ("owner", "administrator", "late", "taken"):
+        if how not in _RIGHTFUL:
             self._steal(of, name, record, how)
             return
         if (disk := self._disks.of(volume["spec"])) is not None:
@@ -117,6 +120,14 @@ class KeptVolumes:
             return
         if how == "administrator":
             self._create(f"back-{of}", name, {})
+        if how == "racing":
+            # It is bound to a volume of its own at the same moment.
+            self._create(f"back-{of}", "", {}, storage_class="kept")
+            uid = self._view.claims.get(f"default/back-{of}", {}).get("metadata", {}).get("uid", "")
+            for _ in range(10 * _PATIENCE):
+                if self._chance.calm.is_set() or f"pvc-{uid}" in self._view.volumes:
+                    break
+                await asyncio.sleep(0.002)
         to = of if how == "taken" else f"back-{of}"
         self._patch(f"{_VOLUMES}/{name}", {"metadata": {"annotations": {names.UNDELETE: f"default/{to}"}}})
         if how == "late":
@@ -171,12 +182,14 @@ class KeptVolumes:
             await asyncio.sleep(self._chance.between(0.05, 0.5, f"trash of {of} {attempt}"))
         return None
 
-    def _create(self, name: str, volume: str, annotations: Json, *, namespace: str = "default") -> None:
+    def _create(
+        self, name: str, volume: str, annotations: Json, *, namespace: str = "default", storage_class: str = ""
+    ) -> None:
         spec = {
             "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "",
-            "volumeName": volume,
+            "storageClassName": storage_class,
             "resources": {"requests": {"storage": "1"}},
+            **({"volumeName": volume} if volume else {}),
         }
         metadata = {"name": name, "annotations": annotations}
         body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
