@@ -114,7 +114,7 @@ async def test_metrics_count_what_is_in_the_trash() -> None:
     async with a_site() as site:
         await site.deleted()
         metrics, volumes = Metrics(), Cache(KIND)
-        end = count_inventory(volumes, Cache(CLAIMS), metrics)
+        count_inventory(volumes, Cache(CLAIMS), metrics)
         volume = (await person(site).list(KIND)).items[0]
         volumes.observe(volume)
         metrics.exposition()
@@ -127,4 +127,3 @@ async def test_metrics_count_what_is_in_the_trash() -> None:
         volumes.observe_deleted(volume.key, volume.uid)
         metrics.exposition()
         assert metrics.registry.get_sample_value("volplane_trash_volumes", {"storage_class": "kept"}) is None
-        end()

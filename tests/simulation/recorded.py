@@ -134,6 +134,15 @@ CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug of storage on nodes -> a seed that shows it, and the invariant that breaks."""
 
+CAUGHT_TRASH: Mapping[str, tuple[int, str]] = {
+    "forget_the_trash": (3, "purged-early"),
+    "trust_our_clock": (3, "purged-early"),
+    "give_to_whoever_asks": (5, "trash-is-nobodys"),
+    "offer_what_lost_its_reference": (75, "trash-is-nobodys"),
+    "forget_the_choice": (3, "purged-early"),
+}
+"""Planted bug of the trash -> a seed of the scenario `trash` that shows it, and the invariant that breaks."""
+
 ALL_CAUGHT = (
     CAUGHT,
     CAUGHT_ATTACHING,
@@ -146,17 +155,9 @@ ALL_CAUGHT = (
     CAUGHT_DAMAGED,
     CAUGHT_HOSTILE,
     CAUGHT_ON_NODES,
+    CAUGHT_TRASH,
 )
 """All tables above, in the order of docs/design/simulation.md."""
 
 COVERING = (6, 359, 388, 421, 18, 380, 438, 327, 638, 1015, 9, 296, 5, 10, 201, 169, 245, 102, 68)
 """Seeds in which, together, every kind of trouble comes."""
-
-CAUGHT_TRASH: Mapping[str, tuple[int, str]] = {
-    "forget_the_trash": (3, "purged-early"),
-    "trust_our_clock": (3, "purged-early"),
-    "give_to_whoever_asks": (5, "trash-is-nobodys"),
-    "offer_what_lost_its_reference": (75, "trash-is-nobodys"),
-    "forget_the_choice": (3, "purged-early"),
-}
-"""Planted bug of the trash -> a seed of the scenario `trash` that shows it, and the invariant that breaks."""
