@@ -51,40 +51,18 @@ def test_the_demo_ends_well_and_in_time_and_says_what_its_page_shows() -> None:
     assert [line for line in checked if line not in said] == []
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
-def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs" / "how-to" / "try-it-with-kubectl.md").read_text("utf-8")
-    blocks = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
-    kubeconfig = tmp_path / "cluster" / "kubeconfig"
-    options = ("--data", str(tmp_path / "cluster"), "--port", "0", "--http", "127.0.0.1:0")
-    with running(tmp_path / "dev.log", "dev", *options) as cluster:
+def followed(page: str, directory: Path) -> str:
+    """Run the blocks of a how-to on the cluster that it names; return what they print."""
+    blocks = re.findall(
+        r"```bash\n(.*?)```", (REPOSITORY / "docs" / "how-to" / page).read_text("utf-8"), flags=re.DOTALL
+    )
+    kubeconfig = directory / "cluster" / "kubeconfig"
+    options = ("--data", str(directory / "cluster"), "--port", "0", "--http", "127.0.0.1:0")
+    with running(directory / "dev.log", "dev", *options) as cluster:
         until("the cluster serves", kubeconfig.is_file, said=cluster.said)
         ended = subprocess.run(
             ["bash", "-euxc", "\n".join(blocks)],
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env={**ENVIRONMENT, "HOME": str(tmp_path)},
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr + cluster.said()
-        assert "Warning  ProvisioningFailed" in ended.stdout
-        assert cluster.stop() == 0, cluster.said()
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
-def test_the_page_about_undeleting_works_word_for_word(tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs" / "how-to" / "undelete-a-volume.md").read_text("utf-8")
-    blocks = re.findall(r"```bash\n(.*?)```", page, flags=re.DOTALL)
-    kubeconfig = tmp_path / "cluster" / "kubeconfig"
-    options = ("--data", str(tmp_path / "cluster"), "--port", "0", "--http", "127.0.0.1:0")
-    with running(tmp_path / "dev.log", "dev", *options) as cluster:
-        until("the cluster serves", kubeconfig.is_file, said=cluster.said)
-        ended = subprocess.run(
-            ["bash", "-euxc", "\n".join(blocks)],
-            cwd=tmp_path,
+            cwd=directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -92,12 +70,23 @@ def test_the_page_about_undeleting_works_word_for_word(tmp_path: Path) -> None:
             timeout=120,
             env={
                 **ENVIRONMENT,
-                "HOME": str(tmp_path),
+                "HOME": str(directory),
                 "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             },
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr + cluster.said()
         assert cluster.stop() == 0, cluster.said()
+    return ended.stdout
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
+    assert "Warning  ProvisioningFailed" in followed("try-it-with-kubectl.md", tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+def test_the_page_about_undeleting_works_word_for_word(tmp_path: Path) -> None:
+    followed("undelete-a-volume.md", tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")

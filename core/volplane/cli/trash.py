@@ -79,9 +79,7 @@ def trash(
     if not rows:
         console.line("nothing is in the trash")
         return
-    console.table(HEADERS, [row.cells() for row in rows[:MOST_ROWS]])
-    if len(rows) > MOST_ROWS:
-        console.note(f"and {len(rows) - MOST_ROWS} more; -o json shows all")
+    console.table(HEADERS, [row.cells() for row in rows], most=MOST_ROWS)
     if purge and not yes:
         console.note("nothing was changed; --yes destroys it")
 

@@ -205,6 +205,15 @@ def root(client: Client) -> bytes:
     return root_handle(client, (b"vol",))
 
 
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory in memory, for the disk of a Ganesha."""
+    if reason := why_no_ganesha():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="volplane-", dir="/dev/shm") as directory:
+        yield Path(directory)
+
+
 @pytest.fixture(scope="session")
 def ganesha() -> Iterator[GaneshaServer]:
     """One real server for all tests of a worker."""

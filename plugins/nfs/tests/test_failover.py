@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from volplane_nfs.nfs4 import Address, Client, Stream, dial_tcp
 from volplane_nfs.nfs4.errors import ServerUnavailable, TransportError
 from volplane_nfs.nfs4.operations import GETATTR, PUTROOTFH
 from volplane_nfs.settings import Settings
-from volplane_nfs.testing import GaneshaServer, ModelServer, why_no_ganesha
+from volplane_nfs.testing import GaneshaServer, ModelServer
 
 from .conftest import Site
 
@@ -174,14 +173,6 @@ def test_the_second_address_of_a_name_is_tried_within_5_seconds(
         stream = dial_tcp(Address("filer.example.com"), 30.0)
         assert time.monotonic() - begun < 5.0
         stream.close()
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    if reason := why_no_ganesha():
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="volplane-", dir="/dev/shm") as directory:
-        yield Path(directory)
 
 
 def test_two_ganeshas_of_one_file_system_stand_in_for_each_other(memory: Path) -> None:

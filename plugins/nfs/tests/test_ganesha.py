@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -27,12 +26,6 @@ from volplane_nfs.testing.subjects import export_options
 from .conftest import MIB, Site
 
 pytestmark = pytest.mark.skipif(bool(why_no_ganesha()), reason=why_no_ganesha())
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="volplane-", dir="/dev/shm") as directory:
-        yield Path(directory)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from volplane import Absent
 from volplane_nfs.nfs4 import Address, Stream, dial_tcp
-from volplane_nfs.testing import GaneshaServer, why_no_ganesha
+from volplane_nfs.testing import GaneshaServer
 
 from .conftest import MIB, Site
 
@@ -31,14 +30,6 @@ def mounted(image: Path, point: Path) -> Iterator[Path]:
     finally:
         subprocess.run(["umount", "-l", str(point)], check=True)
         point.rmdir()
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    if reason := why_no_ganesha():
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="volplane-", dir="/dev/shm") as directory:
-        yield Path(directory)
 
 
 class Cut:
