@@ -1,7 +1,7 @@
 """Names that stand in Kubernetes objects: annotations, finalizers, labels and what they mean.
 
-Source: Kubernetes 1.36, `pkg/controller/volume/persistentvolume` and `k8s.io/component-helpers/storage`; ours begin
-with `volplane.dev/`.
+Source: Kubernetes 1.36, `pkg/controller/volume/persistentvolume` and `k8s.io/component-helpers/storage`; of snapshots,
+external-snapshotter and external-provisioner. Ours begin with `volplane.dev/`.
 """
 
 from typing import Final
@@ -100,6 +100,28 @@ TRASHED = "volplane.dev/trashed"
 UNDELETE = "volplane.dev/undelete"
 """On a volume, by an administrator: the claim that gets it out of the trash. On a claim that names a volume in the
 trash: the uid of the former claim, as proof that both have one owner."""
+
+SNAPSHOT_AS_SOURCE = "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection"
+SNAPSHOT_BOUND = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection"
+"""On a VolumeSnapshot whose content is deleted with it."""
+CONTENT_BOUND = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"
+CLAIM_AS_SOURCE = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
+"""On a claim while a snapshot of it is not ready."""
+SNAPSHOT_IN_GROUP = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
+RESTORED_SNAPSHOT = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
+CLONED_CLAIM = "provisioner.storage.kubernetes.io/cloning-protection"
+DEFAULT_SNAPSHOT_CLASS = "snapshot.storage.kubernetes.io/is-default-class"
+SNAPSHOT_BEING_CREATED = "snapshot.storage.kubernetes.io/volumesnapshot-being-created"
+"""On a content, "yes": the backend may be cutting a snapshot for it."""
+SNAPSHOT_BEING_DELETED = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
+"""On a content, "yes": its VolumeSnapshot is being deleted."""
+SNAPSHOT_SECRET_NAME = "snapshot.storage.kubernetes.io/deletion-secret-name"  # noqa: S105 - no secret
+"""On a content: the Secret of all calls about its snapshot."""
+SNAPSHOT_SECRET_NAMESPACE = "snapshot.storage.kubernetes.io/deletion-secret-namespace"  # noqa: S105 - no secret
+ALLOW_VOLUME_MODE_CHANGE = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
+GROUP_SNAPSHOT_HANDLE = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
+"""On a content: its snapshot is cut with those of a group."""
+SNAPSHOT_MANAGED_BY = "snapshot.storage.kubernetes.io/managed-by"
 
 VOLUME_SOURCES: Final = data_of("volplane.kube", "volume_sources.yaml")
 MIGRATED_PLUGINS: Final = {

@@ -1,11 +1,11 @@
-"""What is refused when objects are read."""
+"""What is read of objects, and what is refused."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotContent
 
 
 @pytest.mark.parametrize("size", ["1Qi", "", "x", "--1", "1e", "1 Gi"])
@@ -26,3 +26,23 @@ def test_an_object_whose_size_is_none_does_not_decode(kind: type, body: str, siz
 def test_odd_sizes_are_sizes(size: str) -> None:
     volume = msgspec.json.decode(f'{{"spec":{{"capacity":{{"storage":"{size}"}}}}}}'.encode(), type=Volume)
     assert volume.spec.capacity == {"storage": size}
+
+
+def test_the_status_of_a_snapshot_has_texts_and_that_of_its_content_numbers() -> None:
+    snapshot = msgspec.convert(
+        {
+            "spec": {"source": {"persistentVolumeClaimName": "data"}, "volumeSnapshotClassName": "daily"},
+            "status": {"readyToUse": True, "restoreSize": "1Gi", "creationTime": "2024-01-01T00:00:00Z"},
+        },
+        VolumeSnapshot,
+    )
+    content = msgspec.convert(
+        {
+            "spec": {"source": {"volumeHandle": "vol-1"}, "volumeSnapshotRef": {"namespace": "team", "name": "s"}},
+            "status": {"snapshotHandle": "snap-1", "restoreSize": 2**30, "creationTime": 1_700_000_000_000_000_000},
+        },
+        VolumeSnapshotContent,
+    )
+    assert (snapshot.spec.source.persistent_volume_claim_name, snapshot.status.restore_size) == ("data", "1Gi")
+    assert (content.spec.volume_snapshot_ref.key, content.status.restore_size) == ("team/s", 2**30)
+    assert (snapshot.status.ready_to_use, content.status.ready_to_use) == (True, False)
