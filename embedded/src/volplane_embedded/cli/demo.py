@@ -48,7 +48,7 @@ def demo(
         typer.Option(help="Where volumes are: in a directory, or on a private NFS-Ganesha."),
     ] = Backend.HOSTPATH,
 ) -> None:
-    """Watch volumes being provisioned, bound, written to, deleted, scrubbed and attached on a cluster inside this
+    """Watch volumes being provisioned, bound, written to, deleted, scrubbed, undeleted and attached on a cluster inside this
     process.
 
     Uses a temporary directory and asks nothing. Every statement is checked against the disk; if one is not true, the

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from volplane.errors import ApiNotFound, VolplaneError
+from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment
 from volplane.process.control_plane import ControlPlane
+from volplane.state.records import trashed
 from volplane_embedded.cli.demo_console import DemoConsole
 from volplane_embedded.cli.demo_disks import DemoCloud
 from volplane_embedded.cli.demo_storage import DemoStorage
@@ -57,6 +59,7 @@ class Demo:
         await self._provision(plane)
         await self._first_consumer(plane)
         await self._recycle(plane)
+        await self._undelete(plane)
         if self._cloud is not None:
             await self._attach(plane, self._cloud)
         self._quiet(plane)
@@ -116,8 +119,32 @@ class Demo:
         await self._client.delete(VOLUMES, "static-1")
         await self._gone(plane.state.volumes, "static-1", "volume")
 
+    async def _undelete(self, plane: ControlPlane) -> None:
+        self._console.heading("5. Undelete: a class with a trash keeps the volume of a deleted claim for a new one")
+        await self._create_class("kept", "Immediate", parameters={names.TRASH: "1h"})
+        await self._create_claim("notes", "kept")
+        former = await self._claim(plane, "notes", lambda claim: claim.status.phase == "Bound", "bound")
+        directory = self._directory(plane, former)
+        await self._write(plane, "author", "notes")
+        await self._delete_claim(plane, "notes")
+        name, in_trash = former.spec.volume_name, lambda volume: trashed(volume) is not None
+        await self._volume(plane, name, in_trash, "in the trash")
+        record = trashed(await self._client.get(VOLUMES, name))
+        left = record is not None and directory.is_dir()
+        self._check(left, "the volume is in the trash for an hour, with its data", f"{directory} is gone")
+        # The uid of the former claim is the proof that the new one is its owner's.
+        await self._create_claim("notes-2", "kept", volume=name, annotations={names.UNDELETE: former.uid})
+        await self._claim(plane, "notes-2", lambda claim: claim.status.phase == "Bound", "bound")
+        text = (directory / "greeting").read_text().strip()
+        self._check(text == MESSAGE, f'the new claim has the file, which says "{text}"', "the file is another one")
+        await self._delete_claim(plane, "notes-2")
+        await self._volume(plane, name, in_trash, "in the trash")
+        await self._client.delete(VOLUMES, name)
+        await self._gone(plane.state.volumes, name, "volume")
+        self._check(not directory.exists(), "deleting the volume purges it", f"{directory} is still there")
+
     async def _attach(self, plane: ControlPlane, cloud: DemoCloud) -> None:
-        self._console.heading("5. Attach: a pod moves to another node, and its EBS volume of a mocked EC2 follows it")
+        self._console.heading("6. Attach: a pod moves to another node, and its EBS volume of a mocked EC2 follows it")
         machines: dict[str, str] = {}
         for node in (await self._client.list(NODES)).items:
             machines[node.name], body = cloud.add_machine()
@@ -163,19 +190,28 @@ class Demo:
 
     # --- objects ------------------------------------------------------------------------------------------------
 
-    async def _create_class(self, name: str, mode: str, driver: str = "") -> None:
+    async def _create_class(
+        self, name: str, mode: str, driver: str = "", parameters: Mapping[str, str] | None = None
+    ) -> None:
         provisioner = driver or self._storage.driver
-        body = STORAGE_CLASSES.body(metadata={"name": name}, provisioner=provisioner, volumeBindingMode=mode)
+        fields = {"provisioner": provisioner, "volumeBindingMode": mode, "parameters": dict(parameters or {})}
+        body = STORAGE_CLASSES.body(metadata={"name": name}, **fields)
         await self._client.create(STORAGE_CLASSES, body)
         self._console.phase("class", name, "created", f"provisioner {provisioner}, {mode}")
 
-    async def _create_claim(self, name: str, storage_class: str) -> None:
-        spec = {
+    async def _create_claim(
+        self, name: str, storage_class: str, volume: str = "", annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """volume: the only one that will do; "" = any."""
+        spec: dict[str, Any] = {
             "storageClassName": storage_class,
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "64Mi"}},
         }
-        await self._client.create(CLAIMS, CLAIMS.body(metadata={"name": name, "namespace": NAMESPACE}, spec=spec))
+        if volume:
+            spec["volumeName"] = volume
+        metadata = {"name": name, "namespace": NAMESPACE, "annotations": dict(annotations or {})}
+        await self._client.create(CLAIMS, CLAIMS.body(metadata=metadata, spec=spec))
 
     async def _create_static(self, directory: Path) -> None:
         spec = {
