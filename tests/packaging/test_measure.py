@@ -42,7 +42,7 @@ TWELVE = "\n".join(f"    value = call(first, {number})" for number in range(11))
 
 @pytest.fixture
 def modules(tmp_path: Path) -> list[code.Module]:
-    """Make a core of five files, one of them of a kit."""
+    """Make a core of eight files, three of them of kits."""
     core = tmp_path / "core" / "volplane"
     files = {
         "expand/__init__.py": DUTY,
@@ -50,6 +50,9 @@ def modules(tmp_path: Path) -> list[code.Module]:
         "controller/role.py": ROLE,
         "process/duties.py": WIRING,
         "cloud/rates.py": ROLE,
+        "trash/choice.py": ROLE,
+        "cli/trash.py": ROLE,
+        "cli/run.py": "",
     }
     for name, text in files.items():
         (core / name).parent.mkdir(parents=True, exist_ok=True)
@@ -59,12 +62,17 @@ def modules(tmp_path: Path) -> list[code.Module]:
 
 def test_kits_are_apart(modules: list[code.Module], tmp_path: Path) -> None:
     assert sorted(str(each.path) for each in modules) == [
+        "cli/run.py",
         "controller/role.py",
         "expand/__init__.py",
         "expand/resize.py",
         "process/duties.py",
     ]
-    assert [str(each.path) for each in code.core_modules(tmp_path, kits=True)] == ["cloud/rates.py"]
+    assert [str(each.path) for each in code.core_modules(tmp_path, kits=True)] == [
+        "cli/trash.py",
+        "cloud/rates.py",
+        "trash/choice.py",
+    ]
 
 
 def test_a_role_is_read_where_a_decision_asks_for_it_and_not_where_controllers_are_made(

@@ -11,8 +11,10 @@ from typing import Final
 
 __all__ = ["Module", "core_modules", "guards", "mixed_results", "places_of_controllers", "role_reads"]
 
-KITS: Final = frozenset({"cloud", "directory", "snapshots", "csi"})
-"""Rooms for authors of backends; no room of the core imports them."""
+KITS: Final = ("cloud", "directory", "snapshots", "trash", "csi")
+"""Rooms that are counted apart, each with its command `cli/NAME.py`: kits for authors of backends, and what the core
+had not when it was given its bound (snapshots, copies and trash; CSI).
+"""
 WIRING: Final = frozenset({"process", "roles", "assembly.py", "controlplane.py"})
 """Rooms that may read roles; the last two are their names before the rooms were moved."""
 ROLE_NAMES: Final = frozenset({"settings", "_settings", "role", "_role"})
@@ -52,7 +54,8 @@ def core_modules(root: Path, *, kits: bool = False) -> list[Module]:
     """Return the files of the core, or of its kits alone."""
     core = root / "core" / "volplane"
     paths = [path.relative_to(core) for path in sorted(core.rglob("*.py"))]
-    chosen = [path for path in paths if (path.parts[0] in KITS) == kits]
+    commands = [Path("cli", f"{kit}.py") for kit in KITS]
+    chosen = [path for path in paths if (path.parts[0] in KITS or path in commands) == kits]
     texts = {path: (core / path).read_text("utf-8") for path in chosen}
     return [Module(path, text, ast.parse(text)) for path, text in texts.items()]
 
