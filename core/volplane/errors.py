@@ -14,6 +14,7 @@ __all__ = [
     "AlreadyExists",
     "ApiConflict",
     "ApiError",
+    "ApiForbidden",
     "ApiGone",
     "ApiNotFound",
     "ApiUnavailable",
@@ -259,6 +260,10 @@ class ApiError(VolplaneError):
 
 class ApiConflict(ApiError):
     """409 Conflict: the object changed since it was read, or a precondition failed."""
+
+
+class ApiForbidden(ApiError):
+    """403: this account may not do that."""
 
 
 class ApiNotFound(ApiError):

@@ -104,6 +104,7 @@ def test_authors_find_every_name_of_the_contract_in_the_package() -> None:
     ours_alone = {
         "ApiConflict",
         "ApiError",
+        "ApiForbidden",
         "ApiGone",
         "ApiNotFound",
         "ApiUnavailable",

@@ -9,7 +9,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -29,7 +28,7 @@ from volplane.cli.framework.options import (
 )
 from volplane.cli.trash import counted
 from volplane.controller.config import Configuration, read_configuration
-from volplane.errors import ApiError, ConfigurationError
+from volplane.errors import ApiForbidden, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
 from volplane.explain.explain_pod import read_pod
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
@@ -153,9 +152,8 @@ class _Asker:
             try:
                 if leader := await lease_holder(client, self.options.namespace):
                     note = f"{silent}, but {leader} works: ask it with --http for what it has tried"
-            except ApiError as error:
-                if error.status != HTTPStatus.FORBIDDEN:
-                    raise
+            except ApiForbidden:
+                pass  # The note does without the holder's name.
             return explanations, (note, *doubts)
 
 

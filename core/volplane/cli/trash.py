@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,7 +20,7 @@ from volplane._messages import age_text, size_text
 from volplane.cli.controller_client import cluster_client
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import Kubeconfig, OutputFormat, duration_option
-from volplane.errors import ApiConflict, ApiError, ConfigurationError, VolplaneError
+from volplane.errors import ApiConflict, ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NAMESPACES, STORAGE_CLASSES, VOLUMES
@@ -121,9 +120,7 @@ def row_of(volume: Volume, record: TrashRecord, archiving: Iterable[str], now: d
 async def _archiving_classes(client: Client) -> set[str]:
     try:
         classes = (await client.list(STORAGE_CLASSES)).items
-    except ApiError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
+    except ApiForbidden:
         return set()
     return {each.name for each in classes if (each.parameters or {}).get("onDelete") == "archive"}
 
@@ -132,9 +129,7 @@ async def _kept_volume(client: Client, name: str) -> tuple[Volume, TrashRecord]:
     """Return the volume and its record. Raises VolplaneError if it is not in the trash, or may not be read."""
     try:
         volume = await client.find(VOLUMES, name)
-    except ApiError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
+    except ApiForbidden as error:
         raise VolplaneError(
             f"you may not read volumes ({error}): create a claim that names the volume and shows that it was yours "
             f"(spec.volumeName: {name}; annotation {names.UNDELETE}: the uid of the former claim), or ask an "
@@ -220,9 +215,7 @@ async def _name_claim(client: Client, volume: Volume, key: str) -> None:
         await client.patch(VOLUMES, volume.key, body)
     except ApiConflict as error:
         raise VolplaneError(f"volume {volume.name} has changed meanwhile; look at it and try again") from error
-    except ApiError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
+    except ApiForbidden as error:
         raise VolplaneError(
             f"claim {key} gets volume {volume.name} only by an administrator, who may change volumes: "
             f"kubectl annotate pv {volume.name} {names.UNDELETE}={key}"

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http import HTTPStatus
 
 from volplane.attach import desired
 from volplane.attach.attach_detach import AttachDetachState, decide_pair
@@ -19,7 +18,7 @@ from volplane.controller.actions import Create, Delete, LiveReads, Wait
 from volplane.drivers.driver import LoadedDrivers
 from volplane.drivers.executor import HookCalls, ThreadExecutor
 from volplane.drivers.registry import DriverRegistry
-from volplane.errors import ApiError
+from volplane.errors import ApiForbidden
 from volplane.explain.explain import Explanation, attachment_sentence, going
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
@@ -61,9 +60,7 @@ async def read_pod(client: Client, key: str) -> PodExplanation:
         return PodExplanation(explanation=missing)
     try:
         cluster, warnings = await _state_around(client, pod, claims), await _warnings(client, pod)
-    except ApiError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
+    except ApiForbidden as error:
         doubt = f"what keeps the pod itself from running is not told: {error.message}"
         return PodExplanation(explanation=None, claims=claims, doubts=(doubt,))
     return PodExplanation(explanation=explain_pod(pod, cluster, warnings), claims=claims)

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 from volplane._delays import PREPARE_FAILED
-from volplane.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, ConfigurationError
+from volplane.errors import ApiConflict, ApiError, ApiForbidden, ApiNotFound, ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http.route import refused
 from volplane.kube.kinds import NAMESPACES, SECRETS, Kind
@@ -39,9 +39,7 @@ async def ensure_namespace(client: Client, name: str, labels: Mapping[str, str] 
     """
     try:
         found = await client.find(NAMESPACES, name)
-    except ApiError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
+    except ApiForbidden:
         return
     if found is None:
         await _create_once(client, NAMESPACES, NAMESPACES.body(metadata={"name": name, "labels": dict(labels or {})}))
@@ -136,7 +134,7 @@ class Bootstrap:
                 tired = error.status == HTTPStatus.UNAUTHORIZED and loop.time() >= impatient
                 if not isinstance(error, ApiUnavailable) or tired:
                     # The credentials or rights have to be changed first.
-                    if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                    if isinstance(error, ApiForbidden) or error.status == HTTPStatus.UNAUTHORIZED:
                         raise ConfigurationError(str(refused(self.client.server, error))) from error
                     why = f"the API server refuses what every start needs ({error.status}): {error}"
                     raise ConfigurationError(why) from error

@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from volplane._delays import LONGEST_ASKED_BY_SERVER
-from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from volplane.errors import ApiConflict, ApiError, ApiForbidden, ApiGone, ApiNotFound, ApiUnavailable
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import Fields, KubeObject
 from volplane.kube.transport import LineStream
@@ -96,6 +96,7 @@ _STATUS: Final = msgspec.json.Decoder(_Status)
 _PLAIN_EVENT: Final = msgspec.json.Decoder(_Typed[msgspec.Raw])
 _CLASSES: Final[Mapping[int, type[ApiError]]] = {
     401: ApiUnavailable,  # credentials rotate, or what checks them restarts: the same call is accepted a moment later
+    403: ApiForbidden,
     404: ApiUnavailable,  # unless it is a Status: see `error_from`
     409: ApiConflict,
     410: ApiGone,

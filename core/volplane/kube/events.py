@@ -22,7 +22,7 @@ import msgspec
 
 from volplane._delays import EVENT_NOT_WRITTEN, EVENT_REFUSED
 from volplane._messages import sanitize
-from volplane.errors import ApiError, ApiNotFound, ApiUnavailable
+from volplane.errors import ApiError, ApiForbidden, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject, Metadata, ObjectReference
@@ -193,7 +193,7 @@ class EventRecorder:
         except ApiError as error:
             series.tries += 1
             # A refusal may be temporary: rights that spread, or a webhook that restarts.
-            may_pass = error.status == 403 and "being terminated" not in error.message
+            may_pass = isinstance(error, ApiForbidden) and "being terminated" not in error.message
             if not self._closing and may_pass and series.tries < (EVENT_REFUSED.tries or 0):
                 self._schedule(series, EVENT_REFUSED.delay(series.tries))
             else:

@@ -19,7 +19,7 @@ from volplane._delays import LONG_CALL
 from volplane.assets import InProgress, Ownership, VolumeSource
 from volplane.controller.actions import Run
 from volplane.drivers.driver import DriverView
-from volplane.errors import ApiError, ConfigurationError, OperationError, Throttled, Unavailable, VolplaneError
+from volplane.errors import ApiForbidden, ConfigurationError, OperationError, Throttled, Unavailable, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import held_by_predecessor
 from volplane.intents.requests import NAME_PREFIX, volume_identity
@@ -211,9 +211,7 @@ class Adoption:
                 for pod in page.items:
                     if pod.status.phase not in ("Succeeded", "Failed"):
                         return f"the controller of {driver.name} runs in pod {pod.key}: stop it first"
-        except ApiError as error:
-            if error.status != 403:
-                raise
+        except ApiForbidden as error:
             why = f"whether the controller of {driver.name} runs cannot be seen: {error}"
         return f"{why}; stop it, and say so by --stopped" if why and not stopped else ""
 

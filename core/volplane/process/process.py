@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from http import HTTPStatus
 from importlib.metadata import version
 from random import Random
 
@@ -29,7 +28,7 @@ from volplane.drivers.discovery import InstalledPlugins, PluginSource
 from volplane.drivers.driver import BrokenDriver, Driver, DriverStatus, LoadedDrivers, problem
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import in_daemon_thread, load_drivers
-from volplane.errors import ApiError, VolplaneError
+from volplane.errors import ApiError, ApiForbidden, VolplaneError
 from volplane.intents.bootstrap import Bootstrap, cluster_id_of, ensure_namespace, find_sealer
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
@@ -329,9 +328,7 @@ async def read_control_plane(
     sealer = None
     try:
         sealer = await find_sealer(client, options.namespace, loaded.on_nodes)
-    except ApiError as error:
-        if error.status != HTTPStatus.FORBIDDEN:
-            raise
+    except ApiForbidden:
         doubts.append(NO_KEY)
     cluster_id = await cluster_id_of(client, configuration.cluster_id)
     now = partial(datetime.now, UTC)

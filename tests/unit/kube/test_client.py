@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from volplane.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from volplane.errors import ApiConflict, ApiError, ApiForbidden, ApiGone, ApiNotFound, ApiUnavailable
 from volplane.kube.client import JSON_PATCH
 from volplane.kube.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
 from volplane.kube.transport import Response
@@ -215,7 +215,7 @@ def _answer(code: int, *, body: bytes = b"", **headers: str) -> Response:
             None,
             "other",
         ),
-        (_answer(403, body=b'{"message":"not you","reason":"Forbidden"}'), ApiError, None, "not you"),
+        (_answer(403, body=b'{"message":"not you","reason":"Forbidden"}'), ApiForbidden, None, "not you"),
         (_answer(302, location="elsewhere"), ApiError, None, "GET /api/v1/persistentvolumes/a was answered 302"),
     ],
 )

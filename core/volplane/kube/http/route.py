@@ -230,7 +230,7 @@ def refused(server: str, error: ApiError) -> ApiError:
             text = f"the API server {server} forbids it (403): {error}; {advice}"
         case _:
             return error
-    return ApiError(text, status=error.status, reason=error.reason)
+    return type(error)(text, status=error.status, reason=error.reason)
 
 
 def why_unreachable(error: BaseException) -> str:
