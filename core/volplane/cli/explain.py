@@ -35,7 +35,7 @@ from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.process.duties import CHANGES, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
-from volplane.state.records import trashed
+from volplane.trash.decide import in_trash
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),
@@ -245,7 +245,7 @@ def _waiting(
         rows += [("claim", claim.key, phase, why) for why in found if why is not None]
     for volume in volumes:
         phase = "Terminating" if volume.terminating else volume.status.phase
-        if phase in ("Failed", "Released", "Terminating") and (volume.terminating or trashed(volume) is None):
+        if phase in ("Failed", "Released", "Terminating") and in_trash(volume) is None:
             why = reasons.get("volumes", {}).get(volume.key, volume.status.message or "-")
             rows.append(("volume", volume.key, phase, why))
     return rows

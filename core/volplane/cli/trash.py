@@ -26,8 +26,8 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NAMESPACES, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.state.matching import capacity_of, class_of_claim, mode_of
-from volplane.state.records import TrashRecord, trashed
-from volplane.trash.decide import NEVER, made_after, taken_or_unfit, time_of
+from volplane.state.records import TrashRecord
+from volplane.trash.decide import NEVER, in_trash, made_after, taken_or_unfit, time_of
 
 POLL_SECONDS: Final = 0.5
 MOST_ROWS: Final = 100
@@ -94,8 +94,8 @@ async def _trash(console: Console, kubeconfig: Path | None, of: str, purge: str,
                 console.warning(f"volume {volume.name} is being destroyed")
             kept = [(volume, record)]
         else:
-            found = [(each, trashed(each)) for each in (await client.list(VOLUMES)).items if not each.terminating]
-            kept = [(each, known) for each, known in found if known is not None]
+            volumes = (await client.list(VOLUMES)).items
+            kept = [(each, known) for each in volumes if (known := in_trash(each)) is not None]
         archiving = await _archiving_classes(client)
     rows = [row_of(volume, record, archiving, datetime.now(UTC)) for volume, record in kept]
     return sorted((row for row in rows if row.released_from.startswith(f"{of}/" if of else "")), key=lambda r: r.until)
@@ -135,8 +135,8 @@ async def _kept_volume(client: Client, name: str) -> tuple[Volume, TrashRecord]:
             f"(spec.volumeName: {name}; annotation {names.UNDELETE}: the uid of the former claim), or ask an "
             "administrator"
         ) from error
-    record = trashed(volume) if volume is not None else None
-    if volume is None or record is None or volume.terminating:
+    record = in_trash(volume) if volume is not None else None
+    if volume is None or record is None:
         state = "" if volume is None else "being deleted" if volume.terminating else volume.status.phase or "Pending"
         raise VolplaneError(f"volume {name} is not in the trash: it {f'is {state}' if state else 'does not exist'}")
     return volume, record
@@ -239,5 +239,5 @@ def claim_body(volume: Volume, record: TrashRecord, key: str) -> Mapping[str, An
 
 def counted(volumes: Iterable[Volume]) -> tuple[int, int]:
     """Return how many of the volumes are in the trash, and their bytes together."""
-    sizes = [capacity_of(each) // 10**9 for each in volumes if trashed(each) is not None and not each.terminating]
+    sizes = [capacity_of(each) // 10**9 for each in volumes if in_trash(each) is not None]
     return len(sizes), sum(sizes)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from volplane._messages import age_text, near
+from volplane._messages import near
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Wait
 from volplane.controller.controller import Controller
 from volplane.controller.logs import trace_of
@@ -22,9 +22,8 @@ from volplane.operations.operation import OperationState, Phase
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
-from volplane.state.records import may_be_kept, trashed
-from volplane.trash.choice import kept_for
-from volplane.trash.decide import in_the_trash
+from volplane.trash.choice import after_claim
+from volplane.trash.decide import in_trash, trash_sentence
 
 _MOST_NAMES = 10
 _REFUSED_CLAIM = (
@@ -157,7 +156,7 @@ class Explainer:
                 yield f"it points at volume {name}, which does not exist"
             elif refers_to(volume, claim):
                 yield f"it and volume {name} ({volume.status.phase}) point at each other"
-                yield from _kept(volume)
+                yield from after_claim(volume)
             else:
                 reference = volume.spec.claim_ref
                 other = f"at {reference.key}" if reference is not None else "at no claim"
@@ -249,19 +248,11 @@ def _volume(volume: Volume, cluster: ClusterState) -> Iterator[str]:
         state = "does not exist" if claim is None else f"is {claim.status.phase or 'Pending'}"
         yield f"it names claim {reference.key}, which {state}"
     yield f"its policy is {volume.spec.persistent_volume_reclaim_policy or 'Retain'}"
-    if (record := trashed(volume)) is not None and not volume.terminating:
-        yield f"{in_the_trash(volume, record)}; deleting the object destroys its data at once"
+    if (record := in_trash(volume)) is not None:
+        yield f"{trash_sentence(volume, record)}; deleting the object destroys its data at once"
     else:
-        yield from _kept(volume)
+        yield from after_claim(volume)
     yield from map(attachment_sentence, _attachments(volume.name, cluster))
-
-
-def _kept(volume: Volume) -> Iterator[str]:
-    """Yield what becomes of the volume of a deleted claim, if that is to be kept, or chose not to be."""
-    if may_be_kept(volume):
-        seconds = kept_for(volume)
-        becomes = f"kept for {age_text(seconds)}" if seconds else "destroyed at once"
-        yield f"once the claim is deleted the volume is {becomes}"
 
 
 def _attachments(volume: str, cluster: ClusterState) -> list[VolumeAttachment]:

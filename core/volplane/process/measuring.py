@@ -25,7 +25,8 @@ from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.requests import DeleteRequest, HookRequest, ProvisionRequest
 from volplane.state.matching import capacity_of, class_of_claim
 from volplane.state.naming import SOURCES
-from volplane.state.records import trashed
+from volplane.state.records import may_be_kept
+from volplane.trash.decide import in_trash
 
 R = TypeVar("R")
 T = TypeVar("T", bound=KubeObject)
@@ -145,7 +146,7 @@ def _of_volume(volume: Volume) -> tuple[Count, ...]:
         ("total_pv", (plugin, spec.volume_mode or "Filesystem"), 1),
         (bound, (spec.storage_class_name,), 1),
     )
-    if trashed(volume) is not None and not volume.terminating:
+    if may_be_kept(volume) and in_trash(volume) is not None:
         size, of_class = capacity_of(volume) // 10**9, (spec.storage_class_name,)
         return (*found, ("trash", of_class, 1), ("trash_bytes", of_class, size))
     return found

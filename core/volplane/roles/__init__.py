@@ -32,10 +32,11 @@ def decisions(role: Role, cluster: ClusterState, race: RaceTimes | None = None) 
     provisions, reclaims = role.runs("provisioner"), role.runs("reclaimer")
     terms = Terms(scrub=role.scrub, writes_phase=role.runs("binder"), protects=role.runs("protection"))
     if role.runs("binder"):
-        return Whole(cluster=cluster, provisions=provisions, reclaims=reclaims, reclaim=terms)
+        return Whole(cluster, provisions, reclaims, terms)
     if role.node_name:
-        return OneNode(cluster=cluster, provisions=provisions, reclaims=reclaims, reclaim=terms, race=race)
-    return Beside(cluster=cluster, provisions=provisions, reclaims=reclaims, reclaim=terms)
+        # Without a race it sees only the claims of its node.
+        return OneNode(cluster, provisions, reclaims, terms, keeps=race is not None, race=race)
+    return Beside(cluster, provisions, reclaims, terms)
 
 
 def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:

@@ -31,13 +31,15 @@ from volplane.trash.choice import step_of_bound
 from volplane.trash.decide import decide_trash
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Beside:
     cluster: ClusterState
     provisions: bool
     reclaims: bool
     """Whether these duties are this process' too."""
     reclaim: Terms
+    keeps: bool = True
+    """Whether this process sees all claims, and so writes on volumes how long they are kept."""
 
     # --- claims --------------------------------------------------------------------------------------------------
 
@@ -121,9 +123,9 @@ class Beside:
             return Settled()
         if not cluster.drivers.on_nodes(maker):
             return self._made_by(maker, volume, reads)
-        if _kept_if_released(volume):
-            # Only this process sees all claims; that of the node deletes it in the end.
-            return self._kept(volume, reads) or Settled()
+        # Only this process sees all claims; that of the node deletes it in the end.
+        if (kept := self._kept(volume, reads)) is not None:
+            return kept
         # Only a scrub needs this process, which alone sees pods.
         if recycle_intent_of(volume) is None and (volume.terminating or not recycles(volume)):
             return Settled()
@@ -139,24 +141,23 @@ class Beside:
             return decide_delete(volume, cluster, self.reclaim)
         if (step := finalizer_step(volume, cluster)) is not None:
             return step
-        if _kept_if_released(volume) and (kept := self._kept(volume, reads)) is not None:
+        if (kept := self._kept(volume, reads)) is not None:
             return kept
         return require_claim_gone(volume, self._reclaim(volume, reads), cluster, reads)
 
     def _kept(self, volume: Volume, reads: LiveReads) -> Action | None:
         """Return what is to be done about a volume that is kept after its claim; None: nothing, or it is over."""
-        cluster = self.cluster
+        cluster, deletes = self.cluster, volume.spec.persistent_volume_reclaim_policy == "Delete"
+        if not may_be_kept(volume) or volume.terminating or not deletes or recycles(volume):
+            return None
+        if volume.annotation(names.INTENT) is not None:
+            return None  # A scrub that has begun ends first.
         if (step := step_of_bound(volume, cluster)) is not None:
-            return step if self._keeps else None
+            return step if self.keeps else None
         if not_released(volume, cluster, reads) is not None:
             return None
-        kept = decide_trash(volume, cluster, reads, keeps=self._keeps)
+        kept = decide_trash(volume, cluster, reads, keeps=self.keeps)
         return require_claim_gone(volume, kept, cluster, reads) if kept is not None else None
-
-    @property
-    def _keeps(self) -> bool:
-        """Whether this process, which sees all claims, writes on volumes how long they are kept."""
-        return True
 
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
         cluster = self.cluster
@@ -181,9 +182,3 @@ class Beside:
 def has_or_had_volume(claim: Claim) -> bool:
     """Whether nothing is to be provisioned for the claim: it points at a volume, did so, or is being deleted."""
     return bool(claim.terminating or claim.spec.volume_name or claim.bound)
-
-
-def _kept_if_released(volume: Volume) -> bool:
-    """Return whether its deletion is, or may be, postponed. A scrub that has begun ends first."""
-    deletes = volume.spec.persistent_volume_reclaim_policy == "Delete" and not recycles(volume)
-    return may_be_kept(volume) and deletes and not volume.terminating and volume.annotation(names.INTENT) is None

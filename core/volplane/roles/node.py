@@ -27,7 +27,7 @@ from volplane.state.naming import node_hash, volume_name_of
 from volplane.state.records import ClaimIntent, recycle_intent_of
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class OneNode(Beside):
     """race: the times at which this process may take a claim that has no node; None where an assigner gives it one."""
 
@@ -89,10 +89,6 @@ class OneNode(Beside):
             metadata["annotations"] |= settled.pop("annotations")
             metadata |= settled
         return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why="ask for another node")
-
-    @property
-    def _keeps(self) -> bool:
-        return self.race is not None  # Else it sees only the claims of its node.
 
     def _reclaim(self, volume: Volume, reads: LiveReads) -> Action:
         if recycle_intent_of(volume) is not None or (recycles(volume) and not volume.terminating):

@@ -24,10 +24,10 @@ from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
 from volplane.state.records import may_be_kept, recycle_intent_of, trashed
 from volplane.trash.choice import step_of_bound
-from volplane.trash.decide import decide_trash
+from volplane.trash.decide import decide_trash, in_trash
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Whole:
     cluster: ClusterState
     provisions: bool
@@ -157,10 +157,8 @@ class Whole:
                 return self._delete(volume)
             # From this write on no binder takes it any more.
             return waits or binding.volume_phase_step(volume, "Released") or Settled()
-        if volume.spec.claim_ref is None and trashed(volume) is not None and not volume.terminating:
-            # A person removed the reference of a volume in the trash, which stays there.
-            kept = decide_trash(volume, self.cluster, reads) if self.reclaims else Settled()
-            return kept or self._delete(volume)
+        if volume.spec.claim_ref is None and in_trash(volume) is not None:
+            return self._reclaim(volume, reads)  # A person removed the reference of a volume in the trash: it stays.
         if volume.annotation(names.INTENT) is not None:
             # A person removed the reference in the middle of a scrub: it is finished before anybody gets the volume.
             return decide_recycle(volume, self.cluster, reads, self.reclaim)

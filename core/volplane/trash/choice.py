@@ -5,8 +5,10 @@ What claims say was written by tenants: it counts only if it can be met, and is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
+from volplane._messages import age_text
 from volplane.controller.actions import Action, Patch, Wait, warning
 from volplane.drivers.parameters import read_value
 from volplane.intents.requests import split_parameters, trash_of_class
@@ -68,6 +70,17 @@ def kept_for(volume: Volume) -> float:
     if not longest or choice is None or _flaw_of_choice(choice, longest, most or ""):
         return longest
     return 0.0 if choice == SKIP else _seconds(choice)[0]
+
+
+def after_claim(volume: Volume) -> Iterator[str]:
+    """Yield, for explain, what becomes of the volume once its claim is deleted, if that is to be kept, or chose not to.
+
+    Nothing is said of volumes that have nothing to do with the trash.
+    """
+    if may_be_kept(volume):
+        seconds = kept_for(volume)
+        becomes = f"kept for {age_text(seconds)}" if seconds else "destroyed at once"
+        yield f"once the claim is deleted the volume is {becomes}"
 
 
 def choice_step(volume: Volume, claim: Claim) -> Action | None:

@@ -61,10 +61,15 @@ def decide_trash(volume: Volume, cluster: ClusterState, reads: LiveReads, *, kee
     if left <= 0 or (record.claim and cluster.progress.volumes.get(volume.uid).in_the_way == record.claim):
         return None
     events = tuple(_told(volume, record, cluster)) if keeps else ()
-    return Wait(reason=in_the_trash(volume, record), seconds=min(left, _LOOKED_AT_AGAIN), events=events)
+    return Wait(reason=trash_sentence(volume, record), seconds=min(left, _LOOKED_AT_AGAIN), events=events)
 
 
-def in_the_trash(volume: Volume, record: TrashRecord) -> str:
+def in_trash(volume: Volume) -> TrashRecord | None:
+    """Return the record of a volume that is in the trash and is not being deleted; None for every other one."""
+    return None if volume.terminating else trashed(volume)
+
+
+def trash_sentence(volume: Volume, record: TrashRecord) -> str:
     """Return the sentence about a volume in the trash."""
     how = f"`volplane undelete {volume.name} --claim NAMESPACE/NAME` gives it to a claim"
     return f"it is in the trash until {record.until or 'a person decides'}; {how}"
@@ -93,7 +98,7 @@ def _put_in(volume: Volume, cluster: ClusterState, seconds: float) -> Action | N
         since=_text(released),
         released=reference.key if reference is not None else "",
     )
-    event = EventRecord(VOLUMES, volume, "Normal", "VolumeTrashed", in_the_trash(volume, record))
+    event = EventRecord(VOLUMES, volume, "Normal", "VolumeTrashed", trash_sentence(volume, record))
     return write_record(VOLUMES, volume, record, why="into the trash", annotation=names.TRASHED, events=(event,))
 
 
