@@ -65,8 +65,6 @@ class OperationDeps:
     cluster: ClusterState
     client: Client
     """Writes only while the lease lasts."""
-    reads: Client
-    """For reads, which need no lease."""
     drivers: DriverRegistry
     loaded: LoadedDrivers
     hooks: HookCaller

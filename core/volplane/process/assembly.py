@@ -117,7 +117,6 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
     deps = OperationDeps(
         cluster=cluster,
         client=client,
-        reads=parts.client,
         drivers=drivers,
         loaded=parts.loaded,
         hooks=calls if metrics is None else MeasuredHooks(calls, cluster.claims, cluster.volumes, metrics),

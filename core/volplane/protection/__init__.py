@@ -26,9 +26,7 @@ __all__ = ["PROTECTION", "controllers"]
 
 def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     cluster, live = deps.cluster, LivePods()
-    claim_protection = ClaimProtection(claims=cluster.claims, pods=cluster.pods, live=live, monotonic=cluster.monotonic)
-    if role.unused_condition:
-        claim_protection.now = cluster.now
+    claim_protection = ClaimProtection(cluster=cluster, live=live, shows_unused=role.unused_condition)
     if role.runs("binder"):
         claim_protection.promised = partial(is_promised, cluster=cluster)
     handlers = ProtectionHandlers(
@@ -50,15 +48,13 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
         subscribe=subscribe,
-        operations={"unprotect": partial(live.operation, client=deps.reads, monotonic=cluster.monotonic)},
+        operations={"unprotect": lambda run: partial(live.refresh, run.asset, deps.client, cluster.monotonic)},
         predicate=cluster.claims.__contains__,
     )
     yield Controller(
         queue="pvprotection",
         cache=cluster.volumes,
-        decide=partial(
-            decide_volume_protection, volumes=cluster.volumes, claims=cluster.claims, removes_protection=removed
-        ),
+        decide=lambda key, _reads: decide_volume_protection(key, cluster, removed),
         explained="",
         predicate=partial(volume_protection_may_act, volumes=cluster.volumes, removes_protection=removed),
     )

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import partial
+from datetime import UTC
 from typing import Any
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Run, Settled, Wait, warning
-from volplane.controller.controller import Work
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume
-from volplane.state.cluster_state import claims_of_pod, finished, mounts
+from volplane.state.cluster_state import ClusterState, claims_of_pod, finished, mounts
 from volplane.state.matching import refers_to
 
 UNUSED = "Unused"
@@ -39,14 +37,12 @@ OPERATION_DRIVER = "volplane.dev/protection"
 class ClaimProtection:
     """Decides claims by this state, and remembers for which of them the last live list was used."""
 
-    claims: Cache[Claim]
-    pods: Cache[Pod]
+    cluster: ClusterState
     live: LivePods
-    monotonic: Callable[[], float]
     promised: Callable[[Claim], bool] = lambda _claim: False
     """Whether a volume still refers to the claim, so that the binder must release it while the claim exists."""
-    now: Callable[[], datetime] | None = None
-    """The wall clock, if the condition `Unused` is wanted."""
+    shows_unused: bool = False
+    """Whether the condition `Unused` is kept."""
 
     def __call__(self, key: str, _reads: LiveReads) -> Action:
         action = decide_claim_protection(key, self)
@@ -58,7 +54,7 @@ class ClaimProtection:
 
 def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
     """Add the finalizer to a living claim, and remove it from a terminating one that is proven unused."""
-    claim = state.claims.get(key)
+    claim = state.cluster.claims.get(key)
     if claim is None:
         return Settled()
     if (step := _unused_step(claim, state)) is not None:
@@ -68,7 +64,7 @@ def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
         return Settled()
     if not claim.terminating:
         return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="protect while in use")
-    users = sorted((pod for pod in state.pods.by_index("claim", key) if uses(pod, claim)), key=lambda pod: pod.name)
+    users = [pod for pod in state.cluster.pods.by_index("claim", key) if uses(pod, claim)]
     # The data must not be deleted or erased under a pod that may have it mounted.
     if users:
         return Wait(reason=f"used by pods {', '.join(pod.name for pod in users)}", events=_deadlocks(claim, users))
@@ -79,7 +75,7 @@ def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
     listed = state.live.serving(claim)
     if listed is not None and not listed.unreadable and not any(uses(pod, claim) for pod in listed.used):
         return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="no pod uses the claim")
-    if listed is not None and (left := listed.started + BELIEVED - state.monotonic()) > 0:
+    if listed is not None and (left := listed.started + BELIEVED - state.cluster.monotonic()) > 0:
         # The list showed a user that the cache does not have. The watch will bring it, or a new list decides.
         why = "a pod that is not in the cache uses it"
         if listed.unreadable:
@@ -90,9 +86,9 @@ def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
 
 def _unused_step(claim: Claim, state: ClaimProtection) -> Action | None:
     """Return the write of the condition `Unused`, unless it is right. It protects nothing: the cache is enough."""
-    if state.now is None or claim.terminating:
+    if not state.shows_unused or claim.terminating:
         return None
-    used = any(mounts(pod, claim) and not finished(pod) for pod in state.pods.by_index("claim", claim.key))
+    used = any(mounts(pod, claim) and not finished(pod) for pod in state.cluster.pods.by_index("claim", claim.key))
     conditions = {each.get("type", ""): each for each in claim.status.conditions or ()}
     shown = conditions.get(UNUSED, {}).get("status")
     if shown == ("False" if used else "True") or (used and shown == "Unknown"):
@@ -103,32 +99,25 @@ def _unused_step(claim: Claim, state: ClaimProtection) -> Action | None:
         "status": "False" if used else "True",
         "reason": reason,
         "message": f"{text} currently referencing this PVC",
-        "lastTransitionTime": state.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lastTransitionTime": state.cluster.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     body = {"status": {"conditions": list(conditions.values())}}
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=f"{text} referencing the claim")
 
 
-def decide_volume_protection(
-    key: str,
-    _reads: LiveReads,
-    *,
-    volumes: Cache[Volume],
-    claims: Cache[Claim],
-    removes_protection: Callable[[Volume], bool],
-) -> Action:
+def decide_volume_protection(key: str, cluster: ClusterState, removes_protection: Callable[[Volume], bool]) -> Action:
     """Add the finalizer to a living volume, and remove it from a terminating one that is not bound.
 
     removes_protection: whether the reclaimer removes the finalizer together with its own.
     A write carries the cached resourceVersion, so a bind at the same moment makes it fail with 409.
     """
-    volume = volumes.get(key)
+    volume = cluster.volumes.get(key)
     if volume is None or volume.terminating != volume.has_finalizer(VOLUME_PROTECTION):
         return Settled()  # It is protected, or is being deleted and no finalizer can be added any more.
     if not volume.terminating:
         return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="protect while bound")
     reference = volume.spec.claim_ref
-    claim = claims.get(reference.key) if reference is not None else None
+    claim = cluster.claims.get(reference.key) if reference is not None else None
     paired = claim is not None and refers_to(volume, claim) and claim.spec.volume_name == volume.name
     # A bound claim would lose its volume, and with it the record of where its data are.
     if volume.status.phase == "Bound" or paired:
@@ -210,10 +199,6 @@ class LivePods:
                 self.terminating_since.pop(old.namespace, None)
                 self.lists.pop(old.namespace, None)
 
-    def operation(self, run: Run, *, client: Client, monotonic: Callable[[], float]) -> Work:
-        """Return the work of the verb `unprotect`."""
-        return partial(self.refresh, run.asset, client, monotonic)
-
     async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:
         started = monotonic()
         listing = await client.list(PODS, namespace=namespace)
@@ -243,8 +228,8 @@ class ProtectionHandlers:
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if new is None or new.terminating or (old is not None and old.uid != new.uid):
-            self.state.live.follow(old, new, self.state.monotonic())
-        conditions = (new.status.conditions or ()) if new is not None and self.state.now is not None else None
+            self.state.live.follow(old, new, self.state.cluster.monotonic())
+        conditions = (new.status.conditions or ()) if new is not None and self.state.shows_unused else None
         unseen = conditions is not None and all(each.get("type") != UNUSED for each in conditions)
         if unseen or _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
             self.claims.enqueue((new or old or KubeObject()).key)
@@ -254,15 +239,15 @@ class ProtectionHandlers:
             self.volumes.enqueue((new or old or KubeObject()).key)
         reference = old.spec.claim_ref if old is not None else None
         if reference is not None and reference.uid:
-            claim = self.state.claims.get(reference.key)
+            claim = self.state.cluster.claims.get(reference.key)
             if claim is not None and claim.terminating:
                 self.claims.enqueue(claim.key)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod in (old, new):
             for key in claims_of_pod(pod) if pod is not None else ():
-                claim = self.state.claims.get(key)
-                if claim is not None and (claim.terminating or self.state.now is not None):
+                claim = self.state.cluster.claims.get(key)
+                if claim is not None and (claim.terminating or self.state.shows_unused):
                     self.state.live.lists.pop(claim.namespace, None)  # It may lack the pod.
                     self.claims.enqueue(key)
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim
+from unit.deciding import empty_state
 from volplane.controller.actions import LiveReads, Patch, Run, Settled, Wait
-from volplane.kube.cache import Cache
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, PODS
+from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Pod, Volume
 from volplane.kube.transport import LineStream, Request, Response
@@ -25,7 +25,6 @@ from volplane.protection.finalizers import (
     decide_claim_protection,
     uses,
 )
-from volplane.state.cluster_state import POD_INDEXES
 
 DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"
@@ -53,14 +52,10 @@ class Bench:
         self.lists = 0
         self.woken: list[str] = []
         self.live = LivePods()
-        self.claims: Cache[Claim] = Cache(CLAIMS)
-        self.pods: Cache[Pod] = Cache(PODS, POD_INDEXES)
-        self.world = ClaimProtection(
-            claims=self.claims,
-            pods=self.pods,
-            live=self.live,
-            monotonic=lambda: self.time,
-        )
+        cluster = empty_state()
+        cluster.monotonic = lambda: self.time
+        self.claims, self.pods = cluster.claims, cluster.pods
+        self.world = ClaimProtection(cluster=cluster, live=self.live)
         wakeups = ProtectionHandlers(state=self.world, claims=self, volumes=self)
         self.wakeups = wakeups
         self.claims.subscribe(wakeups.claim_changed)

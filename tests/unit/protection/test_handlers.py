@@ -8,12 +8,10 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, volume
-from volplane.kube.cache import Cache
-from volplane.kube.kinds import CLAIMS, PODS
+from unit.deciding import state_with
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, Pod, Volume
 from volplane.protection.finalizers import ClaimProtection, LivePods, ProtectionHandlers
-from volplane.state.cluster_state import POD_INDEXES
 
 DYING = "2026-01-01T00:00:00Z"
 
@@ -32,10 +30,9 @@ class Bench:
     def __init__(self, *claims: Claim) -> None:
         self.claims, self.volumes = Woken(), Woken()
         self.live = LivePods()
-        cache: Cache[Claim] = Cache(CLAIMS)
-        for each in claims:
-            cache.observe(each)
-        state = ClaimProtection(claims=cache, pods=Cache(PODS, POD_INDEXES), live=self.live, monotonic=lambda: 100.0)
+        cluster = state_with(*claims)
+        cluster.monotonic = lambda: 100.0
+        state = ClaimProtection(cluster=cluster, live=self.live)
         self.handlers = ProtectionHandlers(state=state, claims=self.claims, volumes=self.volumes)
 
 

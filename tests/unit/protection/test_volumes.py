@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
-from volplane.controller.actions import LiveReads, Patch, Settled, Wait
-from volplane.kube.cache import Cache
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from unit.deciding import state_with
+from volplane.controller.actions import Patch, Settled, Wait
+from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Volume
 from volplane.protection.finalizers import decide_volume_protection
@@ -19,15 +19,8 @@ FOREIGN = "example.com/hold"
 
 
 def decided(item: Volume | None, of: Claim | None = None, *, removes_protection: bool = False) -> Any:
-    volumes: Cache[Volume] = Cache(VOLUMES)
-    claims: Cache[Claim] = Cache(CLAIMS)
-    if item is not None:
-        volumes.observe(item)
-    if of is not None:
-        claims.observe(of)
-    return decide_volume_protection(
-        "v", LiveReads(), volumes=volumes, claims=claims, removes_protection=lambda _: removes_protection
-    )
+    cluster = state_with(*(each for each in (item, of) if each is not None))
+    return decide_volume_protection("v", cluster, lambda _: removes_protection)
 
 
 def left(action: Any) -> list[str]:
