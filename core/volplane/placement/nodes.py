@@ -54,11 +54,10 @@ class NodeBook:
                 self._by_place.get(place, set()).discard(old.name)
         if new is not None:
             self._add(new)
-        if (present := new or old) is not None:
-            if new is not None and is_ready(new):
-                self._away.pop(present.name, None)
-            else:
-                self._away.setdefault(present.name, self.monotonic())
+        if new is not None and is_ready(new):
+            self._away.pop(new.name, None)
+        else:
+            self._away.setdefault((new or old or Node()).name, self.monotonic())
         return True
 
     def follow(self, keys: Collection[str]) -> None:

@@ -54,10 +54,9 @@ class RaceTimes:
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if new is None or new.spec.volume_name:
-            present = new or old
-            if present is not None:
-                self._tries.pop(present.uid, None)
-                self._room.pop(present.uid, None)
+            uid = (new or old or Claim()).uid
+            self._tries.pop(uid, None)
+            self._room.pop(uid, None)
         elif new.annotation(names.SELECTED_NODE) is None:
             known = self._tries.get(new.uid)
             returned = old is not None and old.annotation(names.SELECTED_NODE) is not None

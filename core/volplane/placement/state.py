@@ -119,9 +119,7 @@ class PlacementState:
             self.class_changed(claim)
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        present = new or old
-        if present is None:
-            return
+        present = new or old or Claim()
         if old is None:
             self._seen(present)
         self.usage.set(self.usage.claims, volume_name_of(present), None if new is None else self._promise_to(new))
@@ -159,9 +157,7 @@ class PlacementState:
         self.usage.set(self.usage.claims, volume_name_of(claim), self._promise_to(claim))
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        present = new or old
-        if present is None:
-            return
+        present = new or old or Volume()
         label = _label(new) if new is not None else ""
         driver = self.driver_of_volume(new) if new is not None else None
         promise = Promise(driver.name, label, 0) if driver is not None and label else None
@@ -182,12 +178,12 @@ class PlacementState:
         for node in self.room.changed(old, new):
             for _, offers in self._node_offers.values():
                 offers.dirty.add(node_hash(node))
-        if (present := new or old) is not None:
-            # Its label says anything, but a node can name no other one alone as its owner.
-            owners = {each.name for each in present.metadata.owner_references or () if each.kind == "Node"}
-            node = node_hash(owners.pop()) if len(owners) == 1 else ""
-            driver = (present.metadata.labels or {}).get(names.CAPACITY_DRIVER, "")
-            self.usage.published(driver, node, present.key, None if new is None else new.version)
+        present = new or old or CsiStorageCapacity()
+        # Its label says anything, but a node can name no other one alone as its owner.
+        owners = {each.name for each in present.metadata.owner_references or () if each.kind == "Node"}
+        node = node_hash(owners.pop()) if len(owners) == 1 else ""
+        driver = (present.metadata.labels or {}).get(names.CAPACITY_DRIVER, "")
+        self.usage.published(driver, node, present.key, None if new is None else new.version)
 
     def is_new(self, item: KubeObject) -> bool:
         """Return whether published room may not heed it yet: a class is published by one node after the other."""
@@ -261,16 +257,15 @@ class PlacementHandlers:
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         self.state.volume_changed(old, new)
-        present = new or old
-        if present is None or (old is not None and new is not None and _place(old) == _place(new)):
+        if old is not None and new is not None and _place(old) == _place(new):
             return
+        present = new or old or Volume()
         self.volumes.enqueue(present.name)
         if (reference := present.spec.claim_ref) is not None:
             self.claims.enqueue(reference.key)
 
     def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
-        present = new or old
-        for claim in self.state.cluster.claims.by_index("unbound", present.name) if present is not None else ():
+        for claim in self.state.cluster.claims.by_index("unbound", (new or old or StorageClass()).name):
             self.state.class_changed(claim)
             self.claims.enqueue(claim.key)
 
