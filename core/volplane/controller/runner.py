@@ -82,7 +82,7 @@ class Runner:
     while another holds the asset, and BackoffError; the function is called after either.
     """
     workers: int = 64
-    """Keys in flight at once."""
+    """Keys in flight at once. A worker is started with the first key for which none is idle."""
     flow: Flow | None = None
     """Flows are served in turns, and one has at most half of the workers, fewer while the loop is busy (see
     `AdaptiveConcurrency`).
@@ -111,10 +111,8 @@ class Runner:
         """
         if self.predicate is not None and key not in self.queue.working and not self.predicate(key):
             self.reasons.pop(key, None)
-        elif after > 0:
-            self.queue.add_after(key, after)
         else:
-            self.queue.add(key)
+            self.queue.add_after(key, after)
 
     async def run(self) -> None:
         """Work until `stop` (returns once the steps being taken are finished) or until cancelled."""
@@ -122,16 +120,18 @@ class Runner:
             await cache.listed.wait()
         async with asyncio.TaskGroup() as workers:
             for number in range(self.workers):
-                workers.create_task(self._work(), name=f"{self.name}-{number}")
+                if (key := await self.queue.get()) is None:
+                    break
+                workers.create_task(self._work(key), name=f"{self.name}-{number}")
 
     def stop(self) -> None:
         """Let each worker finish its current step, and no more."""
         self.queue.close()
 
-    async def _work(self) -> None:
+    async def _work(self, key: str | None) -> None:
         logs.bind(controller=self.name)
         ours = logs.fields()
-        while (key := await self.queue.get()) is not None:
+        while key is not None:
             logs.bind(ours, object=key, trace=trace_of(self._about(key), self.caches), span=new_span())
             try:
                 await self._process(key)
@@ -142,6 +142,7 @@ class Runner:
                 # A pass without a call never waits: 100,000 of them (after a list) would delay leases and answers.
                 self._passes = 0
                 await asyncio.sleep(0)
+            key = await self.queue.get()
 
     async def _process(self, key: str) -> None:
         """Make one pass, and queue the key again after one that failed."""

@@ -75,8 +75,8 @@ class WorkQueue:
         self._flow = flow
         self._now = LoopTime()
         self._flows = Flows(concurrency, self._now)
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        """Of workers for which there is no key."""
+        self._waiters: list[asyncio.Future[None]] = []
+        """Of workers for which there is no key. The last is woken first: those before it are needed by a crowd only."""
         self._queued: dict[str, float] = {}
         self.working: dict[str, tuple[float, str]] = {}
         """Keys in work, in the order they were taken: loop time at which the work began, and the flow."""
@@ -168,6 +168,7 @@ class WorkQueue:
     def close(self) -> None:
         """Take nothing more, forget all delays, and let `get` return None from now on."""
         self.closed = True
+        self._again.clear()
         for _, timer in self._delayed.values():
             timer.cancel()
         self._delayed.clear()
@@ -191,14 +192,12 @@ class WorkQueue:
 
     def _wake_one(self) -> None:
         while self._waiters:
-            waiter = self._waiters.popleft()
+            waiter = self._waiters.pop()
             if not waiter.done():
                 waiter.set_result(None)
                 return
 
     def _put(self, key: str) -> None:
-        if self.closed:
-            return
         self._queued[key] = self._now()
         if self._flows.add(self._flow(key), key):
             self._wake_one()

@@ -273,6 +273,26 @@ async def test_stopping_finishes_the_step_at_hand_and_no_more(wire: Callable[[],
         assert labelled(world.volume()) == "1"
 
 
+async def test_a_worker_is_started_by_a_key_for_which_none_is_idle_up_to_the_limit(wire: Callable[[], Any]) -> None:
+    world = World(wire())
+    volumes = [(await world.make(f"volume-{number}")).metadata.name for number in range(10)]
+    crowds = [0, 1, 1, 1, 3, 2, 10]
+    workers: list[int] = []
+
+    def decide(key: str, _: LiveReads) -> Action:
+        volume, value = world.volume(key), str(len(workers))
+        return Settled() if labelled(volume) == value else label(volume, value)
+
+    async with running(world, decide, workers=4):
+        for crowd in crowds:
+            for volume in volumes[:crowd]:
+                world.runner.enqueue(volume)
+            await world.quiet()
+            workers.append(sum(task.get_name().startswith("volumes-") for task in asyncio.all_tasks()))
+    assert workers == [0, 1, 1, 1, 3, 3, 4]
+    assert len(world.wire.writes()) == len(volumes) + sum(crowds)
+
+
 async def test_many_passes_without_a_call_let_others_have_their_turn(wire: Callable[[], Any]) -> None:
     world = World(wire())
     async with running(world, lambda _key, _reads: Settled(), workers=4):

@@ -61,13 +61,23 @@ async def test_a_flow_has_no_more_keys_in_work_than_it_may_and_the_next_one_foll
     assert await queue.get() == "a4"
 
 
+async def test_the_worker_that_was_idle_last_takes_the_next_key() -> None:
+    queue = WorkQueue("claims")
+    first, last = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
+    await asyncio.sleep(1)
+    queue.add("a")
+    assert await last == "a"
+    queue.add("b")
+    assert await first == "b"
+
+
 async def test_a_worker_that_is_cancelled_when_its_key_comes_leaves_it_to_another() -> None:
     queue = WorkQueue("claims")
     first, second = asyncio.create_task(queue.get()), asyncio.create_task(queue.get())
     await asyncio.sleep(1)
     queue.add("a")
-    first.cancel()
-    assert await second == "a"
+    second.cancel()
+    assert await first == "a"
 
 
 async def test_a_key_in_work_is_worked_again_afterwards_and_never_twice_at_once() -> None:
