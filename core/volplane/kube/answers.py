@@ -152,7 +152,7 @@ def read_object(kind: Kind[T], body: bytes | msgspec.Raw) -> T:
 async def changes(kind: Kind[T], stream: LineStream, *, report: Report) -> AsyncIterator[Change[T]]:
     """Yield the changes of a watch until the server ends it. Raises ApiGone if the version is too old."""
     # One pass for the normal line; a line that it cannot read is looked at again in two steps.
-    decode = msgspec.json.Decoder(_Typed[kind.struct]).decode  # type: ignore[name-defined]
+    decode = decoder_of(_Typed[kind.struct]).decode  # type: ignore[name-defined]
     async for line in stream:
         try:
             event = decoded(decode, line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Request, Response
@@ -24,7 +24,6 @@ class Answered(Protocol):
     def body(self) -> bytes: ...
 
 
-@runtime_checkable
 class Watched(Protocol):
     """An open watch of a server. Yields lines of JSON."""
 
@@ -75,8 +74,8 @@ class InProcessTransport:
             await asyncio.sleep(0)
             yield _Stream(opened, request)
         finally:
-            if isinstance(opened, Watched):
-                opened.close()
+            if not _refused(opened):
+                cast(Watched, opened).close()
 
     async def close(self) -> None:
         self._closed = True
@@ -90,8 +89,9 @@ class _Stream:
     """A watch, or the response that refused it."""
 
     def __init__(self, opened: Watched | Answered, request: Request) -> None:
-        self._watch = opened if isinstance(opened, Watched) else None
-        self._answer = None if isinstance(opened, Watched) else opened
+        refused = _refused(opened)
+        self._watch = None if refused else cast(Watched, opened)
+        self._answer = cast(Answered, opened) if refused else None
         self._path = request.path
         self._quiet = request.seconds
 
@@ -146,6 +146,11 @@ class _IdleTimeout:
             return
         self.expired = True
         self._watch.close()
+
+
+def _refused(opened: Watched | Answered) -> bool:
+    """Tell whether a watch was refused. To ask for the whole protocol would take longer than to open the watch."""
+    return hasattr(opened, "status")
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

@@ -27,8 +27,7 @@ _MAX_GRACE_SECONDS: Final = 100 * 365 * 86_400
 # --- writes -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(msgspec.Struct, frozen=True):
     """dry_run: answer as usual, but write nothing. field_validation: one of Ignore, Warn, Strict; "" = the default."""
 
     dry_run: bool

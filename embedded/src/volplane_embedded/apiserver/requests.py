@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+import msgspec
+
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.resources import Resource
 
@@ -49,8 +51,7 @@ class Query:
             raise bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax') from None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A request for objects of a resource. name: "" for a collection. namespace: "" for all namespaces."""
 
     resource: Resource

@@ -44,8 +44,7 @@ class Compacted(Exception):
         self.oldest = oldest
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """One object at one version; `data` is its JSON without kind and apiVersion."""
 
     key: str

@@ -38,8 +38,7 @@ _NAME_ATTEMPTS: Final = 8
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """The result of a write: the new state in stored bytes, and warnings for the client."""
 
     data: bytes
