@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 CAUGHT: Mapping[str, tuple[int, str]] = {
-    "skip_the_live_reread": (415, "policy-ignored"),
+    "skip_the_live_reread": (290, "policy-ignored"),
     "write_over_conflicts": (440, "one-claim-per-volume"),
     "remember_intents_only": (46, "no-leak"),
     "share_the_scrub_pod": (40, "what-can-proceed-does"),
@@ -75,8 +75,8 @@ CAUGHT_CHANGING: Mapping[str, tuple[int, str]] = {
 """Planted bug of changes -> a seed of the scenario `attach` that shows it, and the invariant that breaks."""
 
 CAUGHT_REUSED: Mapping[str, tuple[int, str]] = {
-    "take_every_registration_for_another_machine": (40, "mounted-stays-attached"),
-    "believe_an_empty_list": (40, "mounted-stays-attached"),
+    "take_every_registration_for_another_machine": (65, "mounted-stays-attached"),
+    "believe_an_empty_list": (65, "mounted-stays-attached"),
     "know_a_volume_by_its_name": (14, "attachments-have-a-reason"),
     "detach_under_the_other_attachment": (4, "no-late-detach"),
     "take_an_unknown_attach_for_none": (47, "one-node"),

@@ -9,12 +9,18 @@ seconds for them before time jumps. Runs with threads are not deterministic. Soc
 keep to transports in the process.
 """
 
+# ruff: noqa: SLF001 -- an event loop looks into its handles
+
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import math
 import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
@@ -29,6 +35,8 @@ LIMIT: Final = 7 * 86400.0
 """Virtual seconds after which a run counts as endless."""
 _RESOLUTION: Final = 1e-6
 _LAST_WAIT: Final = 10.0
+_OWN_SOCKETS: Final = 1
+"""By which threads wake the loop: without threads, and other sockets, there is nothing to be polled."""
 
 
 class Deadlock(RuntimeError):
@@ -70,12 +78,22 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     seed: shuffle tasks that are ready together; None keeps asyncio's order. limit: virtual seconds until OutOfTime.
     """
 
+    _ready: deque[Any]
+    _scheduled: list[tuple[float, int, Any]]
+    """Timers by when they are due, those of one moment in the order they were set."""
+    _stopping: bool
+    _selector: _JumpingSelector
+    _signal_handlers: dict[int, asyncio.Handle]
+    _process_events: Callable[[Any], None]
+    _check_closed: Callable[[], None]
+
     def __init__(self, *, seed: int | None = None, limit: float = math.inf, thread_patience: float = 0.05) -> None:
         self._virtual = 0.0
         self._limit = limit
         self._random = None if seed is None else Random(seed)  # noqa: S311 -- schedules, not secrets
         self._threads = 0
         self._thread_patience = thread_patience
+        self._timers = itertools.count()
         super().__init__(_JumpingSelector(self._wait))
         self._clock_resolution = _RESOLUTION
 
@@ -98,14 +116,40 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _thread_ended(self, _: asyncio.Future[Any]) -> None:
         self._threads -= 1
 
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._check_closed()
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._set(timer)
+        return timer
+
+    def _set(self, timer: asyncio.TimerHandle) -> None:
+        heapq.heappush(self._scheduled, (timer.when(), next(self._timers), timer))
+
     def _run_once(self) -> None:
-        if self._random is not None:
+        """Make one turn, as asyncio's loop does in twice the time."""
+        ready, scheduled = self._ready, self._scheduled
+        if len(ready) > 1 and self._random is not None:
             self._shuffle(self._random)
-        super()._run_once()  # type: ignore[misc]
+        while scheduled and scheduled[0][2]._cancelled:
+            heapq.heappop(scheduled)
+        if not ready and not self._stopping:
+            timeout = max(0.0, scheduled[0][0] - self._virtual) if scheduled else None
+            self._process_events(self._selector.select(timeout))
+        elif self._polls():
+            self._process_events(self._selector.select(0))
+        end = self._virtual + self._clock_resolution
+        while scheduled and scheduled[0][0] < end:
+            ready.append(heapq.heappop(scheduled)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     def _shuffle(self, random: Random) -> None:
         """Shuffle the steps of tasks; other callbacks (futures, sockets) keep their places."""
-        ready = self._ready  # type: ignore[attr-defined]
+        ready = self._ready
         places = [place for place, handle in enumerate(ready) if _is_task_step(handle)]
         if len(places) < 2:
             return
@@ -114,9 +158,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         for place, handle in zip(places, handles, strict=True):
             ready[place] = handle
 
+    def _polls(self) -> bool:
+        """Tell whether something may come from outside: of a thread, a socket or a signal."""
+        return bool(self._threads or self._signal_handlers) or self._selector.sockets > _OWN_SOCKETS
+
     def _wait(self, timeout: float | None, poll: Callable[[float | None], _Ready]) -> _Ready:
         """Used by the selector instead of waiting: poll real events, then advance the time."""
-        ready = poll(0)
+        ready = poll(0) if timeout is None or self._polls() else []
         if ready or timeout == 0:
             return ready
         if self._threads:
@@ -146,11 +194,15 @@ class _JumpingSelector(selectors.BaseSelector):
     def __init__(self, wait: Callable[[float | None, Callable[[float | None], _Ready]], _Ready]) -> None:
         self._real = selectors.DefaultSelector()
         self._wait = wait
+        self.sockets = 0
+        """How many are registered."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        self.sockets += 1
         return self._real.register(fileobj, events, data)
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        self.sockets -= 1
         return self._real.unregister(fileobj)
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:

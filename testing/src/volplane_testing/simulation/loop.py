@@ -1,11 +1,14 @@
 """An event loop whose schedule is a function of the seed, and which knows the simulated process of each task."""
 
+# ruff: noqa: SLF001 -- an event loop looks into its handles
+
 from __future__ import annotations
 
 import asyncio
 import heapq
 from collections.abc import Coroutine, Generator
 from contextvars import Context, ContextVar
+from operator import itemgetter
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -32,23 +35,21 @@ class ScheduleLoop(VirtualTimeLoop):
         self._numbers: dict[asyncio.Task[Any], int] = {}
         self._owned: dict[str, list[asyncio.Task[Any]]] = {}
         self._stopped: dict[str, list[asyncio.Handle]] = {}
-        self.set_task_factory(self._make)
 
     def stop_process(self, who: str) -> None:
         """Stop this process, as SIGSTOP does. Its timers go off when it runs again."""
         held = self._stopped.setdefault(who, [])
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        held += [timer for timer in scheduled if _who(timer) == who]
-        scheduled[:] = [timer for timer in scheduled if _who(timer) != who]
-        heapq.heapify(scheduled)
+        held += [timer for _, _, timer in sorted(self._scheduled) if _who(timer) == who]
+        self._scheduled[:] = [entry for entry in self._scheduled if _who(entry[2]) != who]
+        heapq.heapify(self._scheduled)
 
     def continue_process(self, who: str) -> None:
         """Let it go on; its timers that went off meanwhile go off now."""
         for handle in self._stopped.pop(who, ()):
             if isinstance(handle, asyncio.TimerHandle):
-                heapq.heappush(self._scheduled, handle)  # type: ignore[attr-defined]
+                self._set(handle)
             else:
-                self._ready.append(handle)  # type: ignore[attr-defined]
+                self._ready.append(handle)
 
     def is_stopped(self, who: str) -> bool:
         """Tell whether this process is stopped now."""
@@ -60,7 +61,7 @@ class ScheduleLoop(VirtualTimeLoop):
         super()._run_once()
 
     def _hold_stopped(self) -> None:
-        ready = self._ready  # type: ignore[attr-defined]
+        ready = self._ready
         going: list[asyncio.Handle] = []
         for handle in ready:
             held = self._stopped.get(_who(handle))
@@ -72,30 +73,36 @@ class ScheduleLoop(VirtualTimeLoop):
         """Unfinished tasks that this process made, oldest first."""
         return [task for task in self._owned.get(who, ()) if not task.done()]
 
-    def _make(
-        self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: object = None,
+        context: Context | None = None,
     ) -> asyncio.Task[T]:
-        context: Context | None = options.get("context")
-        task = asyncio.Task(coro, loop=loop, context=context)
         self._made += 1
+        task = asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
         self._numbers[task] = self._made
         who = WHO.get() if context is None else context.get(WHO, "")
         self._owned.setdefault(who, []).append(task)
         return task
 
     def _shuffle(self, random: Random) -> None:
-        numbers, ready = self._numbers, self._ready  # type: ignore[attr-defined]
+        numbers, ready = self._numbers, self._ready
         places: list[int] = []
         steps: list[tuple[int, asyncio.Handle]] = []
         for place, handle in enumerate(ready):
-            owner = getattr(getattr(handle, "_callback", None), "__self__", None)
-            if isinstance(owner, asyncio.Task):
+            if type(owner := getattr(handle._callback, "__self__", None)) is asyncio.Task:
                 places.append(place)
-                steps.append((numbers.get(owner, 0), handle))
+                steps.append((numbers[owner], handle))
         if len(places) < 2:
             return
         steps.sort(key=_number)
-        random.shuffle(steps)
+        steps.sort(key=lambda _step: random.random())  # half the time of `Random.shuffle`
+        if len(places) == len(ready):
+            ready.clear()
+            ready.extend(handle for _, handle in steps)
+            return
         for place, (_, handle) in zip(places, steps, strict=True):
             ready[place] = handle
 
@@ -109,9 +116,8 @@ def schedule_loop() -> ScheduleLoop:
 
 def _who(handle: asyncio.Handle) -> str:
     """Return the process to which a callback belongs."""
-    context: Context = getattr(handle, "_context")  # noqa: B009 -- an event loop must look into its handles
+    context: Context = handle._context  # type: ignore[attr-defined]
     return context.get(WHO, "")
 
 
-def _number(step: tuple[int, asyncio.Handle]) -> int:
-    return step[0]
+_number: Final = itemgetter(0)
