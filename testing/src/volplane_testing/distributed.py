@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -34,9 +34,8 @@ from volplane import (
     hookimpl,
 )
 from volplane.controller.controller import Role
-from volplane.drivers.contract import Plugin
+from volplane.drivers.contract import HOOKS, Plugin
 from volplane.drivers.driver import Driver, LoadedDrivers
-from volplane.drivers.loading import build_driver
 from volplane.intents.bootstrap import SEAL_SECRET, Bootstrap
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -77,6 +76,10 @@ class NodeDisk(MemoryBackend):
     """Of the disk; part of the handles."""
     pod_volume: Mapping[str, Any] | None = None
     """What a scrubber pod is to mount; None = the driver erases volumes itself."""
+
+    def __dir__(self) -> Iterable[str]:
+        """Return the hooks alone: pluggy looks at each name, which takes more than the rest of a driver."""
+        return HOOKS
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -288,7 +291,7 @@ class DistributedCluster:
         disk = NodeDisk(storage=self.disks[node] if node else MemoryStorage())
         disk.identity, disk.pod_volume = self._identity(disk.storage), self._pod_volume
         plugin = Plugin(kind="backend", name="disks", factory=lambda _options: disk)
-        driver = build_driver(NODE_DRIVER, plugin, {})
+        driver = Driver(NODE_DRIVER, plugin, disk)
         publishing = frozenset({NODE_DRIVER}) if self._publish else frozenset[str]()
         if node:
             return LoadedDrivers(drivers=(driver,), publishing=publishing)

@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -291,7 +291,8 @@ class FaultTransport(KillableTransport):
             self.script.requests.append(call)
             raise
         await self.unless_dead()
-        self.script.requests.append(replace(call, status=answer.status))
+        done = ApiCall(call.verb, call.resource, call.namespace, call.name, call.request, answer.status)
+        self.script.requests.append(done)
         return answer
 
     async def _travel(self) -> None:

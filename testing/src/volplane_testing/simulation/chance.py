@@ -36,15 +36,16 @@ class Chance:
     """
 
     def __init__(self, seed: int, *, only: Collection[str] | None = None) -> None:
-        self._key = str(seed).encode()
+        self._keyed = blake2b(digest_size=8, key=str(seed).encode())
         self._only = None if only is None else frozenset(only)
         self.fired: list[str] = []
         self.calm = asyncio.Event()
 
     def number(self, about: str) -> float:
         """Return a number in [0, 1), always the same for the same words."""
-        digest = blake2b(about.encode(), digest_size=8, key=self._key).digest()
-        return int.from_bytes(digest, "little") * _SCALE
+        keyed = self._keyed.copy()
+        keyed.update(about.encode())
+        return int.from_bytes(keyed.digest(), "little") * _SCALE
 
     def between(self, low: float, high: float, about: str) -> float:
         return low + (high - low) * self.number(about)

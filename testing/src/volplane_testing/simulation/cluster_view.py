@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
+
+import msgspec
 
 from volplane_embedded.apiserver.requests import Answer
 from volplane_embedded.apiserver.server import ApiServer
@@ -64,8 +65,7 @@ def reference_of(volume: Json) -> Json:
     return volume["spec"].get("claimRef") or {}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, eq=False):
     """One write that took effect. old is None for a creation, new is None for a removal; neither is to be changed."""
 
     who: str

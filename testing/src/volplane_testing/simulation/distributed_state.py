@@ -41,11 +41,12 @@ def size_of(claim: Json) -> int:
 
 def check_state(cluster: DistributedCluster) -> None:
     """Check that a bound claim's data is on the disk of its node, and no disk is overfull. Raises Broken."""
+    volumes = {each["metadata"]["name"]: each for each in cluster.api.all(_VOLUMES)}
     for claim in cluster.api.all(_CLAIMS):
         if not claim["spec"].get("volumeName") or claim["status"].get("phase") != "Bound":
             continue
         name = claim["metadata"]["name"]
-        volume = cluster.api.get(_VOLUMES, claim["spec"]["volumeName"])
+        volume = volumes.get(claim["spec"]["volumeName"])
         if volume is None:
             raise Broken("bound-stays-bound", f"claim {name} has lost its volume")
         handle = volume["metadata"]["annotations"][names.HANDLE]

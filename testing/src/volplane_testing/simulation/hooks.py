@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -26,7 +26,7 @@ from volplane import (
     Unavailable,
     hookimpl,
 )
-from volplane.drivers.contract import Plugin
+from volplane.drivers.contract import HOOKS, Plugin
 from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.executor import PendingCall
 from volplane.errors import OutcomeUnknown
@@ -97,6 +97,10 @@ class FaultInjector:
         self._faults = faults
         self._crash = crash
         self._counts: Counter[str] = Counter()
+
+    def __dir__(self) -> Iterable[str]:
+        """Return the hooks alone, as `SimulatedBackend`."""
+        return HOOKS
 
     @hookimpl(wrapper=True)
     def provision(self, request: ProvisionRequest) -> Generator[None, Any, Any]:

@@ -11,6 +11,8 @@ from email.utils import format_datetime
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from volplane.errors import ApiUnavailable
 from volplane.kube.transport import LineStream, Request, Response
 from volplane_embedded.inprocess import InProcessTransport
@@ -50,8 +52,7 @@ class NetworkFaults:
     slow: float = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(msgspec.Struct, frozen=True):
     name: str
     request: Request
 

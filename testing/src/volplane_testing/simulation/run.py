@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -379,9 +379,7 @@ class _Simulation:
         """Let time pass until then, or until an invariant is broken."""
         left = when - self._loop.time()
         if left > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._violations.found.wait()
+            await self._violations.until(self._loop.time() + left)
 
     def _act(self, action: Action) -> None:
         act = self._process_actions.get(action.what)

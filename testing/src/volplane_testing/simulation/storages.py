@@ -11,7 +11,6 @@ from typing import Final
 from volplane.assets import Ownership
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
-from volplane.drivers.loading import build_driver
 from volplane.errors import ConfigurationError
 from volplane_testing.conformance import Subject
 from volplane_testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
@@ -101,7 +100,7 @@ class Storages:
         listeners.attached = lambda handle, node: safety.attachments.attached(key(handle), node)
         listeners.detached = lambda handle, node: safety.attachments.detached(key(handle), node)
         plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
-        return build_driver(backend.name, plugin, {}, self._extensions)
+        return Driver(backend.name, plugin, backend, self._extensions)
 
 
 def check_attachments(scenario: str, subjects: Sequence[Subject]) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import msgspec
+
 __all__ = ["Entry", "FirstViolation", "InvariantViolation", "Trace"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One line. at: virtual seconds. who: a process, `user`, `cluster` or `fault`. what: its text is made when read."""
 
     at: float
@@ -62,15 +63,32 @@ class InvariantViolation:
 
 
 class FirstViolation:
-    """Keeps the first violation and sets `found`. Belongs to the running loop."""
+    """Keeps the first violation. Belongs to the running loop."""
 
     def __init__(self, trace: Trace) -> None:
         self.violation: InvariantViolation | None = None
-        self.found = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
         self._trace = trace
 
     def report(self, invariant: str, text: str) -> None:
         if self.violation is None:
             self.violation = InvariantViolation(invariant, text)
             self._trace.note("VIOLATION", self.violation)
-            self.found.set()
+            if self._waiting is not None:
+                _end(self._waiting)
+
+    async def until(self, when: float) -> None:
+        """Return at this loop time, or once there is a violation. One task at a time may wait."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_at(when, _end, waiting := loop.create_future())
+        self._waiting = waiting
+        try:
+            if self.violation is None:
+                await waiting
+        finally:
+            timer.cancel()
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
