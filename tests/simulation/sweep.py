@@ -6,6 +6,7 @@ Prints a line a scenario and one for the bugs; exit code 1 if an invariant break
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -60,6 +61,20 @@ def _broken(seed: int, scenario: str) -> tuple[str, str] | None:
     return (violation.invariant, violation.text) if violation is not None else None
 
 
+def prepare() -> None:
+    """Let a process judge many seeds: what it has loaded is no garbage, and what a run leaves is collected after it."""
+    logging.disable()
+    gc.disable()
+    gc.freeze()
+
+
+def judge_and_tidy(seed: int, scenario: str, bug: str) -> Verdict:
+    """Judge a seed in a process that is prepared."""
+    verdict = judge(seed, scenario, bug)
+    gc.collect()
+    return verdict
+
+
 def judge(seed: int, scenario: str, bug: str = "") -> Verdict:
     """Run a seed, with a planted bug if one is named."""
     if not bug:
@@ -96,8 +111,8 @@ def main(arguments: list[str]) -> int:
     low, _, high = given.seeds.partition(":")
     begun = time.monotonic()
     todo = list(runs(range(int(low), int(high)), given.scenario or [*SCENARIOS, NODES]))
-    with ProcessPoolExecutor(given.jobs, initializer=logging.disable) as pool:
-        verdicts = list(pool.map(judge, *zip(*todo, strict=True), chunksize=10))
+    with ProcessPoolExecutor(given.jobs, initializer=prepare) as pool:
+        verdicts = list(pool.map(judge_and_tidy, *zip(*todo, strict=True), chunksize=10))
     lines = [*summary(verdicts), f"{len(todo)} runs in {time.monotonic() - begun:.0f} s"]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 1 if any(verdict.problem for verdict in verdicts) else 0
