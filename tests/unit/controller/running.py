@@ -59,6 +59,7 @@ class World:
         self.decided: list[str] = []
         self.leads = True
         self.runner: Runner
+        self.run: asyncio.Task[None]
 
     def volume(self, name: str = "a") -> Volume:
         found = self.cache.get(name)
@@ -108,7 +109,8 @@ async def running(
         predicate=predicate,
         may_begin=lambda: world.leads,
     )
-    tasks = [asyncio.create_task(world.runner.run())]
+    world.run = asyncio.create_task(world.runner.run())
+    tasks = [world.run]
     if watching:
         tasks.append(asyncio.create_task(Reflector(world.wire.client, world.cache, random=Random(1)).run()))
     else:

@@ -268,9 +268,20 @@ async def test_stopping_finishes_the_step_at_hand_and_no_more(wire: Callable[[],
         while not world.wire.writes()[1:]:
             await asyncio.sleep(0)
         world.runner.stop()
-        await asyncio.sleep(10)
+        assert not world.run.done()
+        await world.run
         assert labelled(await world.live()) == "1"
         assert labelled(world.volume()) == "1"
+
+
+async def test_a_runner_that_has_had_no_work_ends_when_it_is_stopped(wire: Callable[[], Any]) -> None:
+    world = World(wire())
+    async with running(world, lambda _key, _reads: Settled()):
+        await world.quiet()
+        world.runner.stop()
+        await world.run
+        world.runner.enqueue("never")
+    assert not world.decided
 
 
 async def test_a_worker_is_started_by_a_key_for_which_none_is_idle_up_to_the_limit(wire: Callable[[], Any]) -> None:
