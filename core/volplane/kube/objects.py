@@ -444,7 +444,7 @@ class SnapshotStatus(Fields):
     bound_volume_snapshot_content_name: str = ""
     creation_time: str | None = None
     ready_to_use: bool = False
-    restore_size: str | None = None
+    restore_size: str | int | None = None
     error: VolumeError | None = None
 
 
