@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from volplane_embedded.apiserver.errors import StatusError, bad_request
+from volplane_embedded.apiserver.errors import Cause, StatusError, bad_request, invalid
 from volplane_embedded.apiserver.protobuf import MEDIA_TYPE, decode_protobuf
 from volplane_embedded.apiserver.requests import parse_media_type
 from volplane_embedded.apiserver.resources import Json, Resource
@@ -107,8 +107,14 @@ def decode_object(
     return value, check_fields(resource, value, level, body if is_json else None)
 
 
-def check_kind(resource: Resource, value: Json) -> None:
-    """Remove kind and apiVersion from an object. Raises StatusError (400) if they are not those of the resource."""
+def check_kind(resource: Resource, value: Json, *, patched: bool = False) -> None:
+    """Remove kind and apiVersion from an object. Raises StatusError (400, 422) if they are not those of the resource.
+
+    patched: whether the object is the result of a patch.
+    """
+    if resource.custom:
+        _check_custom_kind(resource, value, patched=patched)
+        return
     wanted = resource.kind
     found = value.pop("kind", None) or wanted
     version = value.pop("apiVersion", None) or resource.api_version
@@ -117,6 +123,24 @@ def check_kind(resource: Resource, value: Json) -> None:
     if version != resource.api_version:
         why = f'no kind "{wanted}" is registered for version "{version}"'
         raise bad_request(f'{wanted} in version "{version}" cannot be handled as a {wanted}: {why}')
+
+
+def _check_custom_kind(resource: Resource, value: Json, *, patched: bool) -> None:
+    """Do so for a custom kind: the body has to say its kind, and a wrong one is found with the other faults."""
+    found, version = value.pop("kind", None), value.pop("apiVersion", None)
+    if not found or not isinstance(found, str):
+        raise bad_request(f"the object provided is unrecognized (must be of type {resource.kind}): its kind is missing")
+    if version != resource.api_version and not patched:
+        why = f"the API version in the data ({version or ''}) does not match the expected API version"
+        raise bad_request(f"{why} ({resource.api_version})")
+    causes = []
+    if found != resource.kind:
+        causes.append(Cause.invalid("kind", found, f"must be {resource.kind}"))
+    if version != resource.api_version:
+        causes.append(Cause.invalid("apiVersion", version or "", f"must be {resource.api_version}"))
+    if causes:
+        group, meta = str(version or "").rpartition("/")[0], value.get("metadata")
+        raise invalid(found, group, str(meta.get("name", "")) if isinstance(meta, dict) else "", causes)
 
 
 def check_fields(resource: Resource, obj: Json, level: str, body: bytes | None) -> Sequence[str]:

@@ -122,6 +122,8 @@ def definition_of(group: str, kind: str) -> Definition:
 
 def name_of(resource: Resource) -> str:
     """Full name of the definition of a resource's objects."""
+    if resource.schema is not None:
+        return ".".join((*reversed(resource.group.split(".")), resource.version, resource.kind))
     return f"{_PACKAGES[resource.group]}.{resource.kind}"
 
 

@@ -19,6 +19,8 @@ AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v={version};as=APIGr
 _JSON: Final = "application/json"
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 _VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_CUSTOM_VERBS: Final = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+"""The same, in the order in which a stock server tells them of custom kinds."""
 _STATUS_VERBS: Final = ("get", "patch", "update")
 _SUBRESOURCE_VERBS: Final = {
     "binding": ("create",),
@@ -140,7 +142,8 @@ def _aggregated_version(accept: str) -> str:
 
 def _lines(resource: Resource) -> Iterable[_Served]:
     # The stock server does not offer deletecollection for namespaces.
-    verbs = tuple(verb for verb in _VERBS if resource.kind != "Namespace" or verb != "deletecollection")
+    verbs: Sequence[str] = _CUSTOM_VERBS if resource.custom else _VERBS
+    verbs = tuple(verb for verb in verbs if resource.kind != "Namespace" or verb != "deletecollection")
     yield _Served(
         resource.plural,
         resource.singular,

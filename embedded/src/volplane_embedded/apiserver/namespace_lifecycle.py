@@ -6,7 +6,7 @@ can complete a deletion completes it, so that no controller has to run beside th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from volplane_embedded.apiserver.errors import forbidden, not_found
@@ -25,16 +25,21 @@ Delete = Callable[[Resource, str, str], object]
 class NamespaceLifecycle:
     """The rules of namespaces. delete: the deletion of objects in a namespace."""
 
-    def __init__(self, objects: ObjectStorage, delete: Delete) -> None:
+    def __init__(self, objects: ObjectStorage, delete: Delete, custom: Callable[[], Iterable[Resource]]) -> None:
+        """custom: returns the resources of custom kinds that are served now."""
         self._objects = objects
         self._delete = delete
         self._namespaces = next((r for r in objects.resources if r.plural == _PLURAL and not r.group), None)
-        self._kept = {storage_of(r): r for r in reversed(objects.resources) if r.namespaced}
+        self._custom = custom
 
     @property
     def resource(self) -> Resource | None:
         """The resource `namespaces`, None if it is not served."""
         return self._namespaces
+
+    def _kept(self) -> dict[str, Resource]:
+        """Return the resources whose objects are in namespaces, by their storage."""
+        return {storage_of(r): r for r in (*self._custom(), *reversed(self._objects.resources)) if r.namespaced}
 
     def _stored(self, name: str) -> Json | None:
         stored = self._objects.store.get(_PLURAL, name)
@@ -72,7 +77,7 @@ class NamespaceLifecycle:
 
     def empty(self, name: str) -> None:
         """Delete the content of a terminating namespace, and the namespace if it is then empty."""
-        for storage, resource in self._kept.items():
+        for storage, resource in self._kept().items():
             for stored in self._objects.store.all(storage, name):
                 if self._objects.store.get(storage, stored.key) is not None:
                     self._delete(resource, name, stored.key.partition("/")[2])
@@ -84,7 +89,7 @@ class NamespaceLifecycle:
         if self._namespaces is None or found is None or "deletionTimestamp" not in found["metadata"]:
             return
         store = self._objects.store
-        if any(store.count(storage, name) for storage in self._kept):
+        if any(store.count(storage, name) for storage in self._kept()):
             return
         finalizers = found.get("spec", {}).get("finalizers")
         if finalizers and "kubernetes" in finalizers:

@@ -111,7 +111,8 @@ def _operation(
     }
     if body is None:
         return operation
-    types = _PATCHES if action == "patch" else ("application/json",)
+    patches = _PATCHES[:2] if resource.custom else _PATCHES
+    types = patches if action == "patch" else ("application/json",)
     schema = body or {"type": "object"}
     if third:
         operation["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind in types}}
@@ -251,12 +252,17 @@ def _schemas(resources: Iterable[Resource], prefix: str) -> Json:
         name = waiting.pop()
         if name in schemas:
             continue
-        schemas[name] = _schema(name, prefix)
-        if (resource := kinds.get(name)) is not None:
+        resource = kinds.get(name)
+        if resource is not None and resource.schema is not None:
+            schemas[name] = _custom(resource.schema, prefix)
+            waiting.append(f"{_META}.ObjectMeta")
+        else:
+            schemas[name] = _schema(name, prefix)
+            for field in definition(name).fields.values():
+                waiting.extend(_referred(field.type))
+        if resource is not None:
             group_version_kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
             schemas[name]["x-kubernetes-group-version-kind"] = [group_version_kind]
-        for field in definition(name).fields.values():
-            waiting.extend(_referred(field.type))
     for name, version3, version2 in _NAMED.values():
         schemas[name] = version3 if prefix == _V3 else version2
     return dict(sorted(schemas.items()))
@@ -267,6 +273,17 @@ def _referred(kind: Type) -> Iterator[str]:
         yield kind.refers
     if kind.element is not None:
         yield from _referred(kind.element)
+
+
+def _custom(schema: Json, prefix: str) -> Json:
+    """Return the schema of a custom kind with the fields that all kinds have."""
+    metadata: Json = {"$ref": f"{prefix}{_META}.ObjectMeta"}
+    common = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"allOf": [metadata]} if prefix == _V3 else metadata,
+    }
+    return {**schema, "properties": {**schema.get("properties", {}), **common}}
 
 
 def _schema(name: str, prefix: str) -> Json:

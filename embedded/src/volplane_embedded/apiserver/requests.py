@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from volplane_embedded.apiserver.errors import StatusError, bad_request
+from volplane_embedded.apiserver.errors import StatusError, bad_request, not_found
 from volplane_embedded.apiserver.resources import Resource
 
 
@@ -94,31 +94,40 @@ class Routes:
             self._by_version.setdefault((resource.group, resource.version), {})[resource.plural] = resource
 
     def find(self, path: str, query: Query, headers: Mapping[str, str]) -> Request | None:
-        """Parse a path. None if it is not below a served group version. Raises StatusError (404) for an unknown
-        resource.
+        """Parse a path. None if it is not below a served group version, or below one of custom kinds and of none of
+        them. Raises StatusError (404) for another unknown resource.
         """
-        parts = path.strip("/").split("/")
-        if "%" in path:
-            parts = [unquote(part) for part in parts]
-        if parts[0] == "api" and len(parts) > 2:
-            served, rest = self._by_version.get(("", parts[1])), parts[2:]
-        elif parts[0] == "apis" and len(parts) > 3:
-            served, rest = self._by_version.get((parts[1], parts[2])), parts[3:]
-        else:
-            return None
+        served, rest = self._below(path)
         if served is None:
             return None
+        custom = next(iter(served.values())).custom
         if rest[0] == "watch" and len(rest) > 1:
             rest = rest[1:]
         namespace = ""
         if rest[0] == "namespaces" and len(rest) > 2 and (rest[2] in served or len(rest) > 3):
             namespace, rest = rest[1], rest[2:]
         resource = served.get(rest[0])
-        if resource is None or len(rest) > 3 or (namespace and not resource.namespaced) or "" in rest:
-            raise not_served()
         name, subresource = [*rest[1:], "", ""][:2]
+        if resource is None or len(rest) > 3 or "" in rest or not _is_there(resource, namespace, name):
+            if custom:
+                return None
+            raise not_served()
         if subresource and subresource not in resource.subresources:
-            raise not_served()
-        if name and resource.namespaced and not namespace:
-            raise not_served()
+            raise not_found(resource.plural, resource.group, name) if custom else not_served()
         return Request(resource, namespace, name, subresource, query, headers)
+
+    def _below(self, path: str) -> tuple[Mapping[str, Resource] | None, list[str]]:
+        """Return the resources of the group version of a path by their plurals, and the rest of the path."""
+        parts = path.strip("/").split("/")
+        if "%" in path:
+            parts = [unquote(part) for part in parts]
+        if parts[0] == "api" and len(parts) > 2:
+            return self._by_version.get(("", parts[1])), parts[2:]
+        if parts[0] == "apis" and len(parts) > 3:
+            return self._by_version.get((parts[1], parts[2])), parts[3:]
+        return None, []
+
+
+def _is_there(resource: Resource, namespace: str, name: str) -> bool:
+    """Tell whether the resource has paths with, or without, a namespace and a name."""
+    return not namespace if not resource.namespaced else bool(namespace or not name)

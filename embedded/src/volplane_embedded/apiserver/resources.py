@@ -12,6 +12,9 @@ from typing import Any, Final
 
 from volplane_embedded.apiserver.errors import Cause
 
+DEFINITIONS_GROUP: Final = "apiextensions.k8s.io"
+"""The group of CustomResourceDefinition."""
+
 Json = dict[str, Any]
 """A decoded JSON object. Strategies own the objects that they get, and may change them in place."""
 
@@ -125,12 +128,19 @@ class Resource:
     secrets...)."""
     faulty_group: str | None = None
     """The group that a refusal (422) names, if it is not the resource's own."""
+    schema: Json | None = None
+    """The structural schema by which objects are checked. None: they are typed, see `definitions`."""
     unconditional_update: bool = True
     """Whether a PUT may leave out metadata.resourceVersion (not leases, volumeattachments, csinodes, csidrivers...)."""
 
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def custom(self) -> bool:
+        """Whether a CustomResourceDefinition defines it."""
+        return self.schema is not None and self.group != DEFINITIONS_GROUP
 
     @property
     def prefix(self) -> str:

@@ -122,6 +122,8 @@ class Renderer:
         else:
             head = _prefix(f"{resource.kind}List", resource.api_version)
             convert = resource.from_stored
+            if resource.custom:  # As its server has no types for them, each item says what it is.
+                metadata, rows = {"continue": "", **metadata}, [plain(resource, row) for row in rows]
             items = [_encode(convert(_decode(row))) for row in rows] if convert is not None else list(rows)
         return b'%b,"metadata":%b,"items":[%b]}' % (head, _encode(metadata), b",".join(items))
 

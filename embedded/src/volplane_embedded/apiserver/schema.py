@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane_embedded.apiserver import scalars
+from volplane_embedded.apiserver.custom_schema import prune
 from volplane_embedded.apiserver.definitions import Definition, Field, Type, definition, definition_of
 from volplane_embedded.apiserver.resources import Json, Resource
 
@@ -45,6 +46,8 @@ def check(resource: Resource, obj: Json, body: bytes | None = None) -> SchemaRep
 
     Duplicate fields are found only in `body`, the JSON text of the object.
     """
+    if resource.schema is not None:
+        return _check_custom(resource.schema, obj, body)
     found = _decoder(definition_of(resource.group, resource.kind).name)(obj)
     duplicates = duplicate_fields(body) if body is not None else ()
     if type(found) is not _Problems and not duplicates:
@@ -54,6 +57,21 @@ def check(resource: Resource, obj: Json, body: bytes | None = None) -> SchemaRep
     unknown = [f'unknown field "{problem.path()}"' for problem in problems if not problem.kind]
     return SchemaReport(error, (*unknown, *(f'duplicate field "{path}"' for path in duplicates)))
 
+
+def _check_custom(schema: Json, obj: Json, body: bytes | None) -> SchemaReport:
+    """Check and clean an object of a custom kind, of which only the metadata is typed."""
+    meta: Any = _decoder(_META)({"metadata": obj["metadata"]}) if obj.get("metadata") is not None else None
+    problems = meta.items if isinstance(meta, _Problems) else []
+    error = next((problem.wording() for problem in problems if problem.kind), "")
+    unknown = (*(problem.path() for problem in problems if not problem.kind), *prune(obj, schema))
+    duplicates = duplicate_fields(body) if body is not None else ()
+    return SchemaReport(
+        error, (*(f'unknown field "{path}"' for path in unknown), *(f'duplicate field "{path}"' for path in duplicates))
+    )
+
+
+_META: Final = "io.k8s.api.core.v1.Namespace"
+"""A definition with the field `metadata`, whose type is the same in all kinds."""
 
 _DROP: Final = object()
 """The result of a decoder for a value that is absent."""

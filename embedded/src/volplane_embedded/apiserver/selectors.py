@@ -224,7 +224,7 @@ def select(resource: Resource, labels: str, fields: str) -> Selection | None:
         if term.path == "metadata.name":
             name = term.value if term.equal else name
             readers.append((_metadata("name"), term))
-        elif term.path == "metadata.namespace":
+        elif term.path == "metadata.namespace" and (resource.namespaced or not resource.custom):
             readers.append((_metadata("namespace"), term))
         elif term.path in resource.fields:
             readers.append((resource.fields[term.path], term))

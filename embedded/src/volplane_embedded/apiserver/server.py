@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import random as random_module
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
 from volplane_embedded.apiserver import responses
 from volplane_embedded.apiserver.admission import Admission, Webhook
+from volplane_embedded.apiserver.custom_kinds import CustomKinds
 from volplane_embedded.apiserver.deletion import Deletion
 from volplane_embedded.apiserver.discovery import Discovery
 from volplane_embedded.apiserver.errors import StatusError, bad_request
@@ -59,8 +60,10 @@ class ApiServer:
         history: int = 16_384,
         watch_buffer: int = 10_000,
         without_bookmarks: frozenset[str] = frozenset({"events"}),
+        without: Collection[str] = (),
     ) -> None:
-        """disabled_admission: names of plugins, as in the stock flag. without_bookmarks: plurals of kinds whose watches
+        """disabled_admission: names of plugins, as in the stock flag. without: API groups of snapshots whose
+        CustomResourceDefinitions the server does not begin with. without_bookmarks: plurals of kinds whose watches
         get none; a stock server has no watch cache for events, and sends none for quiet kinds if its etcd reports no
         progress. Raises ValueError for an unknown name of a plugin.
         """
@@ -69,10 +72,10 @@ class ApiServer:
         self.log_source: LogSource | None = None
         """Set by the kubelet, which runs the containers."""
         source = random if random is not None else random_module.SystemRandom()
-        self._objects = ObjectStorage(self.store, now, source, served)
-        self._discovery = Discovery(served)
-        self._openapi = OpenApi(served)
-        self._namespaces = NamespaceLifecycle(self._objects, self._delete)
+        self._objects = ObjectStorage(self.store, now, source, served, self._changed_storage)
+        self._custom = CustomKinds(self._objects, self._delete)
+        self._resources: Sequence[Resource] = ()
+        self._namespaces = NamespaceLifecycle(self._objects, self._delete, self._custom.served)
         self._deletion = Deletion(self._objects, self._namespaces)
         admission = Admission(self._storage_classes, disabled_admission)
         limited = None if QUOTA_PLUGIN in disabled_admission else _quotas(served)
@@ -82,18 +85,37 @@ class ApiServer:
         self._lists = Lists(self._objects)
         self._renderer = responses.Renderer(self._table)
         self._watches = Watches(self._objects, self._renderer, watch_buffer, without_bookmarks)
-        self._open: dict[Watch, None] = {}
+        self._open: dict[Watch, Resource] = {}
         """In the order in which they were opened: they are ended in that order, too."""
-        self._routes = Routes(served)
-        self._begin()
+        self._begin(without)
 
-    def _begin(self) -> None:
-        """Create the initial namespaces, and continue deletions that a former process did not finish."""
+    def _serve(self) -> None:
+        """Serve what the definitions of now define, and end the watches of what is not served any more."""
+        served = (*self._objects.resources, *self._custom.served())
+        if served == self._resources:
+            return
+        self._resources = served
+        self._routes, self._discovery, self._openapi = Routes(served), Discovery(served), OpenApi(served)
+        kept = {storage_of(resource) for resource in served}
+        for watch in [watch for watch, resource in self._open.items() if storage_of(resource) not in kept]:
+            watch.finish()
+
+    def _changed_storage(self, resource: Resource) -> None:
+        if resource.schema is not None:
+            self._custom.changed(resource)
+            if not resource.custom:
+                self._serve()
+
+    def _begin(self, without: Collection[str]) -> None:
+        """Create what a server begins with, and continue deletions that a former process did not finish."""
         for name in INITIAL:
             if self._namespaces.resource is not None and self.store.get("namespaces", name) is None:
                 body = b'{"metadata":{"name":"%b"}}' % name.encode()
                 self._verbs.create(Request(self._namespaces.resource, "", "", "", Query({}), {}), body)
+        self._custom.install(without)
+        self._serve()
         self._namespaces.resume()
+        self._custom.resume()
         self.store.flush()
 
     def _delete(self, resource: Resource, namespace: str, name: str) -> None:
@@ -148,7 +170,9 @@ class ApiServer:
         So is an object: it is watched by a field selector on its collection, not by its path.
         """
         try:
-            request = self._request(path, Query(query), _lower(headers))
+            request = self._routes.find(path, Query(query), _lower(headers))
+            if request is None:
+                return self._document("GET", path, _lower(headers))
             if request.subresource or (request.name and "/watch/" not in path):
                 # Only collections are watched. On the old paths an object is a collection of one.
                 return self._get(request, opens_watch=False)
@@ -160,9 +184,12 @@ class ApiServer:
             watch = self._watches.open(request, selection, negotiate(request.headers.get("accept", "")))
         except StatusError as failure:
             return responses.error_answer(failure)
-        self._open[watch] = None
-        watch.on_close(lambda: self._open.pop(watch, None))
+        self._open[watch] = request.resource
+        watch.on_close(lambda: self._forget(watch))
         return watch
+
+    def _forget(self, watch: Watch) -> None:
+        self._open.pop(watch, None)
 
     def log(self, path: str, query: Parameters, headers: Mapping[str, str]) -> AsyncIterator[bytes] | Answer:
         """Open the output of a container (GET of pods/log). A refused request is an Answer."""
@@ -189,6 +216,7 @@ class ApiServer:
         """
         self.store.restore(snapshot, version=version)
         self.end_watches()
+        self._serve()
 
     def close(self) -> None:
         """End every watch and close the store."""
@@ -208,7 +236,8 @@ class ApiServer:
         if path in REVIEWS:
             return review(method, path, body, headers.get("content-type", ""))
         request = self._routes.find(path, query, headers)
-        if request is None:
+        everywhere = request is not None and request.resource.namespaced and not request.namespace
+        if request is None or (request.resource.custom and everywhere and method not in ("GET", "HEAD")):
             return self._document(method, path, headers)
         match method:
             case "GET" | "HEAD":
@@ -228,6 +257,8 @@ class ApiServer:
 
     def _document(self, method: str, path: str, headers: Mapping[str, str]) -> Answer:
         if method not in ("GET", "HEAD"):
+            if path.startswith("/apis/") and path.count("/") > 3:
+                return responses.text_answer(404, "404 page not found\n")
             raise wrong_method()
         if path.rstrip("/") in _HEALTH:
             return responses.text_answer(200, "ok")
@@ -260,6 +291,7 @@ class ApiServer:
             return responses.json_answer(201, _success(201))
         if request.name or request.subresource or (request.resource.namespaced and not request.namespace):
             raise wrong_method()
+        self._custom.admit(request.resource, "")
         return self._changed(request, self._verbs.create(request, body), 201)
 
     def _changed(self, request: Request, written: Written, status: int) -> Answer:

@@ -23,12 +23,15 @@ def storage_of(resource: Resource) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStorage:
-    """Access to stored objects. now: aware UTC times. resources: all served resources."""
+    """Access to stored objects. now: aware UTC times."""
 
     store: Store
     now: Callable[[], datetime]
     random: random.Random
     resources: tuple[Resource, ...]
+    """Without custom kinds."""
+    changed: Callable[[Resource], None] = lambda _resource: None
+    """Called after each write."""
 
     def find(self, request: Request) -> Stored:
         """Return the object that a request names. Raises StatusError (404)."""
@@ -44,16 +47,20 @@ class ObjectStorage:
         """
         meta = obj["metadata"]
         try:
-            return self.store.put(storage_of(resource), key_of(meta.get("namespace", ""), meta["name"]), obj)
+            stored = self.store.put(storage_of(resource), key_of(meta.get("namespace", ""), meta["name"]), obj)
         except OSError as why:
             raise unwritable(why) from why
+        self.changed(resource)
+        return stored
 
     def remove(self, resource: Resource, key: str) -> Stored:
         """Remove an object. Returns its last state. Raises StatusError (500) as `put`."""
         try:
-            return self.store.delete(storage_of(resource), key)
+            stored = self.store.delete(storage_of(resource), key)
         except OSError as why:
             raise unwritable(why) from why
+        self.changed(resource)
+        return stored
 
 
 def unwritable(why: OSError) -> StatusError:

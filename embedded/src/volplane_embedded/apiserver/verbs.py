@@ -128,7 +128,7 @@ class Verbs:
         """PATCH of an object or its status. Raises StatusError."""
         resource = request.resource
         options = WriteOptions.read(request.query, "PatchOptions")
-        apply = _patcher(request.headers.get("content-type", ""))
+        apply = _patcher(resource, request.headers.get("content-type", ""))
         patch = decoding.decode(body, "application/json")
         stored = self.objects.find(request)
         whole = {"kind": resource.kind, "apiVersion": resource.api_version, **served(resource, stored.decode())}
@@ -197,13 +197,13 @@ def _refuse_nameless(request: Request, meta: Json) -> None:
         raise bad_request(f"the name of the object ({request.name} based on URL) {why}")
 
 
-def _patcher(content_type: str) -> Callable[[Resource, Json, Any], Json]:
+def _patcher(resource: Resource, content_type: str) -> Callable[[Resource, Json, Any], Json]:
     match parse_media_type(content_type)[0]:
         case "application/merge-patch+json":
             return _merge
         case "application/json-patch+json":
             return lambda _resource, original, patch: json_patch(original, patch)
-        case "application/strategic-merge-patch+json":
+        case "application/strategic-merge-patch+json" if not resource.custom:
             return _strategic
         case "application/apply-patch+yaml" | "application/apply-patch+cbor":
             why = "server-side apply is not served here: use `kubectl apply` without --server-side"
@@ -228,12 +228,14 @@ def _check_patched(request: Request, new: Json, body: bytes, options: WriteOptio
     """Check as for a whole object, but refuse with 422. Duplicate fields are found in the patch."""
     level = options.field_validation
     try:
-        decoding.check_kind(request.resource, new)
+        decoding.check_kind(request.resource, new, patched=True)
         warnings = decoding.check_fields(request.resource, new, level, None)
         twice = [] if level == "Ignore" else [f'duplicate field "{path}"' for path in duplicate_fields(body)]
         if twice and level == "Strict":
             raise bad_request(f"strict decoding error: {', '.join(twice)}")
     except StatusError as why:
+        if why.code == 422:
+            raise
         raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", why.message)]) from None
     return [*warnings, *twice]
 

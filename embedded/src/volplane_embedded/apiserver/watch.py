@@ -282,5 +282,6 @@ class Watches:
         if annotations:
             metadata["annotations"] = annotations
         # The typed zero value of a stock server has both fields in every kind with a status.
-        rest: Json = {"spec": {}, "status": {}} if "status" in resource.subresources else {}
+        typed = not resource.custom and "status" in resource.subresources
+        rest: Json = {"spec": {}, "status": {}} if typed else {}
         return _Event("BOOKMARK", _encode({"metadata": metadata, **rest}))

@@ -12,6 +12,7 @@ from typing import Final
 from volplane_embedded.apiserver.kinds import (
     configmaps,
     csi,
+    customresourcedefinitions,
     events,
     leases,
     namespaces,
@@ -50,6 +51,7 @@ def resources(now: Clock) -> tuple[Resource, ...]:
         storageclasses.STORAGE_CLASS,
         volumeattachments.RESOURCE,
         storageclasses.ATTRIBUTES_CLASS,
+        customresourcedefinitions.resource(now),
     )
 
 

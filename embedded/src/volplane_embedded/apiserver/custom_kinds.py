@@ -1,0 +1,124 @@
+"""The lives of custom kinds: a kind is served while its CustomResourceDefinition is there.
+
+A new server has the definitions of snapshots, as most clusters do. Deleting a definition deletes its objects, and then
+ends the kind, as the controllers of a stock server do. Source: `pkg/controller/finalizer` of
+k8s.io/apiextensions-apiserver.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Collection
+from importlib import resources as files
+
+import msgspec
+
+from volplane_embedded.apiserver.errors import forbidden
+from volplane_embedded.apiserver.kinds.customresourcedefinitions import CLEANUP, defined
+from volplane_embedded.apiserver.namespace_lifecycle import Delete
+from volplane_embedded.apiserver.resources import DEFINITIONS_GROUP, Json, Resource
+from volplane_embedded.apiserver.scalars import format_time
+from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
+
+
+class _Meta(msgspec.Struct, rename={"deletion": "deletionTimestamp"}, gc=False):
+    name: str
+    deletion: str | None = None
+
+
+class _Stored(msgspec.Struct, gc=False):
+    """A stored definition; its name is also where the objects that it defines are stored."""
+
+    metadata: _Meta
+    spec: msgspec.Raw
+
+    def defines(self, resource: Resource) -> bool:
+        return self.metadata.name == storage_of(resource)
+
+
+_decode = msgspec.json.Decoder(_Stored).decode
+
+
+@functools.cache
+def _own() -> tuple[Json, ...]:
+    """Return the definitions that a new server has."""
+    data = files.files("volplane_embedded.apiserver").joinpath("data", "definitions.json").read_bytes()
+    return tuple(msgspec.json.decode(data))
+
+
+class CustomKinds:
+    """The kinds that the stored definitions define. delete: the deletion of their objects."""
+
+    def __init__(self, objects: ObjectStorage, delete: Delete) -> None:
+        self._objects = objects
+        self._delete = delete
+        self._definitions = next((each for each in objects.resources if each.group == DEFINITIONS_GROUP), None)
+
+    def install(self, without: Collection[str]) -> None:
+        """Create the definitions of snapshots, less those of the API groups `without`, if there are no definitions."""
+        if self._definitions is None or self._objects.store.count(storage_of(self._definitions)):
+            return
+        now = format_time(self._objects.now())
+        for definition in _own():
+            name = definition["metadata"]["name"]
+            if definition["spec"]["group"] not in without:
+                # Its uid is not drawn, so that those of other objects are the same with it and without it.
+                uid = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+                obj: Json = {"metadata": {"name": name, "uid": uid, "creationTimestamp": now}}
+                obj["spec"] = definition["spec"]
+                self._definitions.strategy.default(obj)
+                self._definitions.strategy.prepare_create(obj)
+                self._objects.store.put(storage_of(self._definitions), name, obj)
+
+    def resume(self) -> None:
+        """Continue deletions that a crash interrupted."""
+        if self._definitions is not None:
+            self.changed(self._definitions)
+
+    def served(self) -> list[Resource]:
+        """Return the resources that the definitions of now define."""
+        found = (defined(bytes(each.spec)) for each in self._stored())
+        return [each for each in found if each is not None]
+
+    def admit(self, resource: Resource, name: str) -> None:
+        """Raise StatusError (403) for an object that may not be created because its definition is being deleted."""
+        if resource.schema is not None and any(each.defines(resource) for each in self._terminating()):
+            why = "create not allowed while custom resource definition is terminating"
+            raise forbidden(resource.plural, resource.group, name, why)
+
+    def changed(self, resource: Resource) -> None:
+        """Go on with deletions after a change of objects of the resource: a definition goes after what it defines."""
+        for each in self._terminating() if resource.schema is not None else ():
+            if resource is self._definitions:
+                self._empty(each)
+            if resource is self._definitions or each.defines(resource):
+                self._finish(each.metadata.name)
+
+    def _empty(self, definition: _Stored) -> None:
+        for stored in self._objects.store.all(definition.metadata.name):
+            if "deletionTimestamp" not in stored.decode()["metadata"]:
+                namespace, _, name = stored.key.rpartition("/")
+                if (resource := defined(bytes(definition.spec))) is not None:
+                    self._delete(resource, namespace, name)
+
+    def _finish(self, name: str) -> None:
+        resource, store = self._definitions, self._objects.store
+        if resource is None or (stored := store.get(storage_of(resource), name)) is None or store.count(name):
+            return
+        definition = stored.decode()
+        held = definition["metadata"].get("finalizers", ())
+        left = [each for each in held if each != CLEANUP]
+        if not left:
+            self._objects.remove(resource, name)
+        elif len(left) < len(held):
+            definition["metadata"]["finalizers"] = left
+            self._objects.put(resource, definition)
+
+    def _terminating(self) -> list[_Stored]:
+        return [each for each in self._stored() if each.metadata.deletion is not None]
+
+    def _stored(self) -> list[_Stored]:
+        if self._definitions is None:
+            return []
+        return [_decode(each.data) for each in self._objects.store.all(storage_of(self._definitions))]
