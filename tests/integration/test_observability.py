@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
+from volplane.controller.actions import Settled
 from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.controller import Controller, Duty, Role, Watch
 from volplane.controller.metrics import Metrics
+from volplane.intents.operation import OperationDeps
+from volplane.kube.cache import Cache
 from volplane.kube.events import EVENTS
-from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, VOLUMES
+from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, VOLUME_SNAPSHOTS, VOLUMES
 from volplane.kube.names import DRIVERS
 from volplane.leaks.comparison import Observations
+from volplane.process import duties
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import ControllerProcess, Options
 from volplane_testing.given_plugins import GivenPlugins
@@ -194,6 +199,31 @@ async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
         status, text = await site.get("/readyz")
         assert status == 200
         assert re.fullmatch(r"ok\ndriver odd\.example\.com is broken: .*backend 'odd' is not there.*\n", text)
+
+
+@pytest.mark.real_time
+async def test_a_kind_that_is_not_served_is_told_and_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller of snapshots, on a server without them."""
+
+    def snapshots(_role: Role, _deps: OperationDeps) -> Iterable[Controller]:
+        cache = Cache(VOLUME_SNAPSHOTS)
+        watches = (Watch(cache=cache, required=False),)
+        yield Controller(queue="snapshots", cache=cache, decide=lambda _key, _reads: Settled(), watches=watches)
+
+    monkeypatch.setattr("volplane.process.duties.DUTIES", (*duties.DUTIES, Duty(option="", controllers=snapshots)))
+    async with observed(tmp_path) as site:
+        definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/volumesnapshots.snapshot.storage.k8s.io"
+        missing = "volumesnapshots cannot be read: VolumeSnapshot is not served by this API server"
+        assert await site.get("/readyz") == (200, "ok\n")
+        site.server.handle("DELETE", definition, {}, {}, b"")
+        await site.until("it is noticed", lambda: site.process.details() == [missing])
+        assert await site.get("/readyz") == (200, f"ok\n{missing}\n")
+        assert json.loads((await site.get("/status"))[1])["missing"] == [missing]
+        await site.make_class("fast")
+        await site.make_claim("a", "fast")
+        await site.bound("a")
 
 
 @pytest.mark.real_time

@@ -180,6 +180,8 @@ def status(
         kept, size = counted(volumes)
         if kept:
             console.note(f"in the trash are {kept} volumes, {size_text(size)} together; `volplane trash` shows them")
+        for missing in told.get("missing", ()):
+            console.note(missing)
         if waiting:
             console.heading("Waiting")
             console.table(("KIND", "NAME", "PHASE", "REASON"), waiting, most=MOST_ROWS)
@@ -192,6 +194,7 @@ def status(
         content = {
             "controller": answer is not None,
             "leads": told.get("leads", False),
+            "missing": told.get("missing", []),
             "drivers": told.get("drivers", []),
             **counts,
             "trash": dict(zip(("volumes", "bytes"), counted(volumes), strict=True)),

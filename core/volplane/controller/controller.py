@@ -92,7 +92,7 @@ class Watch:
     """Only objects of this namespace; of several watches of a cache the one without a namespace wins."""
     field_selector: str = ""
     required: bool = True
-    """Whether controllers start only once it is synced."""
+    """Whether controllers start only once it is synced. Not so of a kind that a server may not serve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,8 @@ class Client:
         self._encoder = msgspec.json.Encoder()
         self._gate = _PriorityGate()
         self._breaker = CircuitBreaker()
-        self._served: set[str] = set()
+        self.served: set[str] = set()
+        """Kinds that the server has served: a 404 without a Status about them is not its own."""
         self._date: list[Any] = ["", 0.0]
         """The header `Date` of the last answer, and the loop time at which it came; shared by the copies."""
         self._may_write: Callable[[], bool] = lambda: True
@@ -358,13 +359,13 @@ class Client:
             if self._metrics is not None:
                 self._metrics.api_request(verb, resource, code, clock() - begun)
         if 200 <= code < 300:
-            self._served.add(resource)
+            self.served.add(resource)
             self._date[:] = answer.headers.get("date", ""), clock()
             return answer.body
         refused = error_from(code, answer.headers, answer.body, call=f"{method} {path}")
         if isinstance(refused, ApiUnavailable) and refused.reason not in _OF_ONE_CALL:
             # For a kind that it does not serve a server answers 404 without a Status, too.
-            if code != 404 or resource in self._served:
+            if code != 404 or resource in self.served:
                 self._breaker.record_failure(refused.retry_after)
         elif refused.reason:  # an answer without a reason may come from a proxy, or be cut off
             self._breaker.record_success()

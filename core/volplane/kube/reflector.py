@@ -36,6 +36,8 @@ _LASTING = 1.0
 """Seconds after which an open watch counts as a success."""
 _EARLY = 5.0
 """A watch that ends so many seconds before its time was ended by something else."""
+_NOT_SERVED = 30.0
+"""Seconds until a server is asked again for a kind that it does not serve."""
 _YIELD_EVERY = 256
 """Events after which a reflector yields to the loop, however many more are buffered."""
 
@@ -56,6 +58,8 @@ class Reflector(Generic[T]):
     namespace: str = ""
     label_selector: str = ""
     field_selector: str = ""
+    required: bool = True
+    """Whether every server serves the kind. Of another one that is not served the cache is not `listed`."""
     restored: Callable[[], None] = lambda: None
     """Called when the server turns out to be restored from a backup; then it is listed again."""
     metrics: ApiMetrics | None = None
@@ -104,9 +108,7 @@ class Reflector(Generic[T]):
             # The server was restored or replaced if its version, or that of an object, went back.
             wrong = any(self.cache.contradicts(obj, version, begun=begun) for obj in page.items)
             if wrong or version < self.cache.reached:
-                text = (
-                    "%s: the server's version went back from %d to %d, or an object's did: starting from an empty cache"
-                )
+                text = "%s: the version of the server or of an object went back (%d, now %d): the cache starts empty"
                 _LOG.warning(text, self.kind.plural, self.cache.reached, version)
                 self.restored()
                 self.cache.clear()
@@ -188,6 +190,12 @@ class Reflector(Generic[T]):
         if isinstance(error, ApiGone):
             _LOG.info("%s: listing again in %.1f s: %s", self.kind.plural, pause, error)
         elif error is not None:
-            self.failing = str(error)
-            _LOG.warning("%s: trying again in %.1f s: %s", self.kind.plural, pause, error)
+            before, self.failing, level = self.failing, str(error), logging.WARNING
+            if error.status == 404 and not self.required:
+                self.failing = f"{self.kind.kind} is not served by this API server"
+                pause, self._version = _NOT_SERVED, None
+                self.cache.listed.clear()
+                self.client.served.discard(self.kind.plural)
+                level = logging.DEBUG if self.failing == before else logging.INFO
+            _LOG.log(level, "%s: trying again in %.1f s: %s", self.kind.plural, pause, self.failing)
         await asyncio.sleep(pause)

@@ -161,6 +161,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
             namespace=watch.namespace,
             label_selector=labels,
             field_selector=watch.field_selector or fields,
+            required=watch.required,
             restored=lambda: plane.server_restored(),  # noqa: PLW0108
             metrics=parts.metrics,
         )

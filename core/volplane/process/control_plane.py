@@ -133,8 +133,16 @@ class ControlPlane:
     @property
     def failing(self) -> tuple[str, ...]:
         """What cannot be listed or watched now, and why."""
-        followed = [each for each in self.reflectors if each.kind.plural in self.caches]
-        return tuple(f"{each.kind.plural} cannot be read: {each.failing}" for each in followed if each.failing)
+        return self._unread(required=True)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The same of what the process can do without, as kinds that the API server does not serve."""
+        return self._unread(required=False)
+
+    def _unread(self, *, required: bool) -> tuple[str, ...]:
+        found = [each for each in self.reflectors if each.required is required and each.failing]
+        return tuple(f"{each.kind.plural} cannot be read: {each.failing}" for each in found)
 
     def server_restored(self) -> None:
         """Stop: after a restore, caches and progress disagree."""

@@ -153,8 +153,9 @@ class ControllerProcess:
         return [*reasons, why] if (why := term.no_driver_works()) else reasons
 
     def details(self) -> Sequence[str]:
-        """More lines of /readyz: every driver that is not healthy, and why."""
-        return [problem(each) for each in self.driver_status() if not each.healthy and not each.hung]
+        """More lines of /readyz: every driver that is not healthy, kinds that are not served, and why."""
+        missing = self.plane.missing if self.plane is not None else ()
+        return [*missing, *(problem(each) for each in self.driver_status() if not each.healthy and not each.hung)]
 
     def driver_status(self) -> tuple[DriverStatus, ...]:
         """Every driver; only the broken ones while another process leads."""

@@ -56,12 +56,13 @@ class _Answers:
         return plane
 
     async def status(self, _: Mapping[str, str]) -> Any:
-        """Return drivers, running operations, whether this process leads, and why keys wait."""
+        """Return drivers, running operations, whether this process leads, what is not served, and why keys wait."""
         plane = self._process.plane
         return {
             "drivers": self._process.driver_status(),
             "operations": plane.operations.snapshot() if plane is not None else (),
             "leads": plane is not None,
+            "missing": plane.missing if plane is not None else (),
             "reasons": plane.reasons() if plane is not None else {},
         }
 

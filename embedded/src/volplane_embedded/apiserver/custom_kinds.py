@@ -41,10 +41,15 @@ _decode = msgspec.json.Decoder(_Stored).decode
 
 
 @functools.cache
-def _own() -> tuple[Json, ...]:
-    """Return the definitions that a new server has."""
+def _shipped() -> tuple[Json, ...]:
     data = files.files("volplane_embedded.apiserver").joinpath("data", "definitions.json").read_bytes()
     return tuple(msgspec.json.decode(data))
+
+
+def definitions(*groups: str) -> list[Json]:
+    """Return the CustomResourceDefinitions of these API groups of snapshots, as a client creates them."""
+    kind = {"apiVersion": f"{DEFINITIONS_GROUP}/v1", "kind": "CustomResourceDefinition"}
+    return [{**kind, **each} for each in _shipped() if each["spec"]["group"] in groups]
 
 
 class CustomKinds:
@@ -60,7 +65,7 @@ class CustomKinds:
         if self._definitions is None or self._objects.store.count(storage_of(self._definitions)):
             return
         now = format_time(self._objects.now())
-        for definition in _own():
+        for definition in _shipped():
             name = definition["metadata"]["name"]
             if definition["spec"]["group"] not in without:
                 # Its uid is not drawn, so that those of other objects are the same with it and without it.

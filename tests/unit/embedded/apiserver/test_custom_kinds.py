@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from unit.embedded.apiserver.calls import Calls
 from volplane_embedded.apiserver.cel import compiled
+from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_embedded.apiserver.requests import Answer
 
 JSON_PATCH = "application/json-patch+json"
@@ -548,9 +549,8 @@ def test_a_server_can_begin_without_the_kinds_and_get_them_later() -> None:
     assert not served(calls)
     assert calls.server.handle("GET", PREFIX, {}, {}, b"").status == 404
     assert calls.get(GROUPS).status == 200
-    shipped = Calls().get(f"{DEFINITIONS}/{NAME}").body
-    body = {key: shipped[key] for key in ("apiVersion", "kind", "spec")}
-    reply = calls.create(DEFINITIONS, {**body, "metadata": {"name": NAME}})
+    (body,) = (each for each in definitions("snapshot.storage.k8s.io") if each["metadata"]["name"] == NAME)
+    reply = calls.create(DEFINITIONS, body)
     assert reply.status == 201
     assert {each["type"]: each["status"] for each in reply.body["status"]["conditions"]} == {
         "NamesAccepted": "True",
