@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from volplane_embedded.apiserver.certificates import make_certificate, server_context
+from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.requests import Query
@@ -50,6 +51,16 @@ spec:
   nodeName: n1
   containers: [{name: c, image: busybox, command: ["true"]}]
   volumes: [{name: v, persistentVolumeClaim: {claimName: c-a}}]
+"""
+
+
+KIND = "volumesnapshot"
+SNAPSHOT = """
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: s}
+spec:
+  source: {persistentVolumeClaimName: c-a}
 """
 
 
@@ -137,6 +148,29 @@ async def test_a_list_is_validated_and_applied(kubectl: Kubectl) -> None:
     assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
     wrong = saved.replace('"persistentVolumeReclaimPolicy"', '"persistentVolumeReclaimPolice"')
     assert 'unknown field "persistentVolumeReclaimPolice"' in await kubectl.refused("apply", "-f", "-", stdin=wrong)
+
+
+@pytest.mark.real_time
+async def test_snapshots_are_applied_shown_and_end_with_their_definition(kubectl: Kubectl) -> None:
+    assert await kubectl("apply", "-f", "-", stdin=SNAPSHOT) == "volumesnapshot.snapshot.storage.k8s.io/s created\n"
+    changed = f"{SNAPSHOT}  volumeSnapshotClassName: k\n"
+    assert await kubectl("apply", "-f", "-", stdin=changed) == "volumesnapshot.snapshot.storage.k8s.io/s configured\n"
+    refused = await kubectl.refused("apply", "-f", "-", stdin=changed.replace("c-a", "c-b"))
+    assert "persistentVolumeClaimName is immutable" in refused
+    status = '{"status": {"readyToUse": true, "restoreSize": "1Gi"}}'
+    await kubectl("patch", "vs", "s", "--subresource=status", "--type=merge", "-p", status)
+    assert (await kubectl("get", "vs", "--no-headers")).split()[:5] == ["s", "true", "c-a", "1Gi", "k"]
+    assert "persistentVolumeClaimName" in await kubectl("explain", "vs.spec.source")
+    (definition,) = (
+        each for each in definitions("snapshot.storage.k8s.io") if each["spec"]["names"]["singular"] == KIND
+    )
+    saved = json.dumps(definition)
+    assert "configured" in await kubectl("apply", "-f", "-", stdin=saved)
+    assert "deleted" in await kubectl("delete", "crd", definition["metadata"]["name"])
+    assert "could not find the requested resource" in await kubectl.refused("get", "vs")
+    assert "created" in await kubectl("create", "-f", "-", stdin=saved)
+    await kubectl("wait", "--for=condition=Established", f"crd/{definition['metadata']['name']}", "--timeout=20s")
+    assert await kubectl("get", "vs") == ""
 
 
 @pytest.mark.real_time

@@ -111,7 +111,7 @@ def _operation(
     }
     if body is None:
         return operation
-    patches = _PATCHES[:2] if resource.custom else _PATCHES
+    patches = _PATCHES if resource.schema is None else _PATCHES[:2]
     types = patches if action == "patch" else ("application/json",)
     schema = body or {"type": "object"}
     if third:

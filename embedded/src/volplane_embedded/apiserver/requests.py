@@ -79,6 +79,17 @@ def wrong_method() -> StatusError:
     return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
+def misused(method: str, request: Request) -> StatusError:
+    """Return the answer to a method that the path of a request does not have."""
+    resource = request.resource
+    if not resource.custom:
+        return wrong_method()
+    if not request.name and not request.subresource:
+        return bad_request("name must be provided")
+    message = f'{method} is not supported on resources of kind "{resource.plural}.{resource.group}"'
+    return StatusError(405, "MethodNotAllowed", message, {"group": resource.group, "kind": resource.plural})
+
+
 def is_watch(path: str, query: Query) -> bool:
     """Tell whether a GET opens a watch: by the query, or by an old path (/apis/GROUP/V/watch/...)."""
     parts = path.split("/", 5)

@@ -22,7 +22,7 @@ from volplane_embedded.apiserver.openapi import OpenApi
 from volplane_embedded.apiserver.options import DeleteOptions
 from volplane_embedded.apiserver.pod_subresources import LogSource, bind, evict, open_log
 from volplane_embedded.apiserver.quota_admission import QUOTA_PLUGIN, QuotaAdmission
-from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, is_watch, wrong_method
+from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, is_watch, misused, wrong_method
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.responses import negotiate
 from volplane_embedded.apiserver.reviews import REVIEWS, review
@@ -250,7 +250,7 @@ class ApiServer:
                 return self._changed(request, self._verbs.patch(request, body), 200)
             case "DELETE" if not request.subresource:
                 return self._deleted(request, body)
-        raise wrong_method()
+        raise misused(method, request)
 
     def _changes(self, request: Request) -> bool:
         return bool(request.name) and request.subresource in ("", "status")
@@ -289,8 +289,9 @@ class ApiServer:
         if request.subresource == "eviction":
             evict(self._objects, self._deletion, request, body)
             return responses.json_answer(201, _success(201))
-        if request.name or request.subresource or (request.resource.namespaced and not request.namespace):
-            raise wrong_method()
+        named = request.name and not request.resource.custom  # Where a custom kind is created, the name is passed over.
+        if named or request.subresource or (request.resource.namespaced and not request.namespace):
+            raise misused("POST", request)
         self._custom.admit(request.resource, "")
         return self._changed(request, self._verbs.create(request, body), 201)
 

@@ -21,7 +21,7 @@ def strategic_merge(resource: Resource, original: Json, patch: Json) -> Json:
 
     Raises StatusError: 400 for a malformed directive, 422 for one that cannot be applied to the object.
     """
-    shape = definition_of(resource.group, resource.kind)
+    shape = definition_of(resource.group, resource.kind) if resource.schema is None else None
     return _merge_map(copy.deepcopy(original), copy.deepcopy(patch), shape)
 
 

@@ -463,6 +463,17 @@ def test_paths_of_custom_kinds_that_are_none_have_no_page(calls: Calls, method: 
     assert (answer.status, answer.body) == (404, b"404 page not found\n")
 
 
+def test_methods_that_a_path_does_not_have_are_refused_as_for_custom_kinds(calls: Calls) -> None:
+    path = made(calls, SNAPSHOTS, snapshot())
+    about = {"group": "snapshot.storage.k8s.io", "kind": "volumesnapshots"}
+    for method in ("POST", "DELETE"):
+        refused = calls.send(method, f"{path}/status", snapshot())
+        assert (refused.status, refused.reason, refused.body["details"]) == (405, "MethodNotAllowed", about)
+    assert calls.put(SNAPSHOTS, snapshot()).status == 400
+    assert calls.patch(SNAPSHOTS, {}).status == 400
+    assert calls.create(f"{SNAPSHOTS}/t", snapshot("t")).body["metadata"]["name"] == "t"
+
+
 async def test_watches_send_changes_with_their_kind(calls: Calls) -> None:
     watch = calls.server.watch(SNAPSHOTS, {"watch": "true", "allowWatchBookmarks": "true"}, {})
     assert not isinstance(watch, Answer)
