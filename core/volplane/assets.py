@@ -22,6 +22,8 @@ __all__ = [
     "PodScrub",
     "Segment",
     "Snapshot",
+    "SnapshotOwnership",
+    "SnapshotPage",
     "VolumeMode",
     "VolumeSource",
 ]
@@ -111,7 +113,9 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No asset of that name exists. Proof only after `DriverInfo.settle_seconds` since the last attempt to make it."""
+    """No asset (or snapshot) of that name exists. Proof only after `DriverInfo.settle_seconds` since the last attempt
+    to make it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,15 +148,55 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotOwnership:
+    """The marks of a snapshot. volplane sets them, the backend stores them; `find_snapshot` and `delete_snapshot`
+    compare them.
+    """
+
+    cluster_id: str
+    """Id of the cluster that owns it."""
+    snapshot_uid: str
+    """`metadata.uid` of the VolumeSnapshot for which it was made."""
+    content_name: str
+    """Name of the VolumeSnapshotContent, `snapcontent-<VolumeSnapshot uid>`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot that exists."""
+    """A snapshot that exists. Its moment has passed: what is written to the asset from now on is not in it."""
 
     handle: str
     """The backend's id. It never changes."""
     size_bytes: int
     """Minimum size of an asset made from it."""
     ready: bool
-    """It can be used as a source."""
+    """It can be used as a source. Until then volplane asks `find_snapshot` again, and nobody holds the source."""
+    created_at: float | None = None
+    """Unix time of its moment; None if the backend does not know it: then the time of the answer counts."""
+    source: str = ""
+    """Handle of the asset of which it is a snapshot; "" if the backend does not know it."""
+    owner: SnapshotOwnership | None = None
+    """Its marks; None if it has none, or unreadable ones (a foreign snapshot)."""
+    name: str = ""
+    """The name with which it was made, else the backend's name for it; for people."""
+    state: str = ""
+    """What the backend does with it, for people, such as "pending, 40 %"; "" = nothing to tell."""
+    failed: str = ""
+    """Why it can never be used, although it exists, with what to do; "" = it can, now or later."""
+    retry_after: float = 15.0
+    """Seconds until the next look while it is not ready."""
+    node_affinity: tuple[Segment, ...] = ()
+    """Segments in each of which an asset can be made from it; empty = everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPage:
+    """A page of `list_snapshots`."""
+
+    snapshots: tuple[Snapshot, ...]
+    """In any order."""
+    next_page: str | None = None
+    """Passed to the next request; None on the last page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

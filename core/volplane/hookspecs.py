@@ -18,7 +18,19 @@ from typing import Any, ClassVar
 import pluggy
 
 from volplane import requests
-from volplane.assets import Absent, Asset, AssetPage, Attachment, Capacity, Done, Erased, InProgress, PodScrub, Snapshot
+from volplane.assets import (
+    Absent,
+    Asset,
+    AssetPage,
+    Attachment,
+    Capacity,
+    Done,
+    Erased,
+    InProgress,
+    PodScrub,
+    Snapshot,
+    SnapshotPage,
+)
 from volplane.schemas import DriverInfo, ParameterSchema
 
 __all__ = ["PROJECT", "REQUIRED_HOOKS", "BackendSpec", "hookimpl", "hookspec"]
@@ -116,11 +128,31 @@ class BackendSpec:
 
     @hookspec(firstresult=True)
     def create_snapshot(self, request: requests.SnapshotRequest) -> Snapshot | InProgress:
-        """Make a snapshot, idempotent by name."""
+        """Make the snapshot called `request.name`, idempotent by name; return it as soon as its moment has passed.
+
+        An equal request returns the same snapshot, one of another asset raises `AlreadyExists`. `InProgress` means that
+        the moment may lie ahead, so that the source is still needed. Steps that follow, such as an upload, a lock or a
+        fast restore, are left to `Snapshot.ready`. Backends with this hook have `delete_snapshot` and `find_snapshot`,
+        and make assets of `ProvisionRequest.source_snapshot`.
+        """
 
     @hookspec(firstresult=True)
     def delete_snapshot(self, request: requests.DeleteSnapshotRequest) -> Done | InProgress:
-        """Destroy a snapshot."""
+        """Destroy a snapshot. Return `Done` if it is already gone; raise `AlreadyExists` if its marks are others."""
+
+    @hookspec(firstresult=True)
+    def find_snapshot(self, request: requests.FindSnapshotRequest) -> Snapshot | Absent:
+        """Find a snapshot by its handle, or by name and owner after an attempt whose outcome is unknown.
+
+        Takes the next step of a snapshot that is not ready, if it needs one. Must not make or delete a snapshot.
+        """
+
+    @hookspec(firstresult=True)
+    def list_snapshots(self, request: requests.ListSnapshotsRequest) -> SnapshotPage:
+        """List every snapshot that this driver has made, of all clusters, for the leak check.
+
+        A snapshot that exists during the whole listing must be in it.
+        """
 
     @hookspec(firstresult=True)
     def start(self, request: requests.StartRequest) -> Done:

@@ -24,6 +24,8 @@ from volplane.assets import (
     PodScrub,
     Segment,
     Snapshot,
+    SnapshotOwnership,
+    SnapshotPage,
     VolumeMode,
     VolumeSource,
 )
@@ -42,14 +44,17 @@ __all__ = [
     "ExpandRequest",
     "Fence",
     "FindRequest",
+    "FindSnapshotRequest",
     "HookRequest",
     "ListRequest",
+    "ListSnapshotsRequest",
     "ModifyRequest",
     "NodeIdentity",
     "OwnsRequest",
     "ProbeRequest",
     "ProvisionRequest",
     "RecycleRequest",
+    "SnapshotIdentity",
     "SnapshotRequest",
     "StartRequest",
     "StopRequest",
@@ -233,9 +238,11 @@ class ProvisionRequest(HookRequest[Asset | InProgress]):
     class_name: str = ""
     """`metadata.name` of the class, for people: a class may be made again with other parameters. "" = not known."""
     source_snapshot: str | None = None
-    """Handle of the snapshot to start from; None = empty. The controllers refuse claims with a data source today."""
+    """Handle of the snapshot to start from; None = empty. It was ready, and not larger than `capacity_bytes`."""
     source_volume: str | None = None
-    """Handle of the asset to copy; None = empty. As `source_snapshot`."""
+    """Handle of the asset to copy (`DriverInfo.clones`); None = empty."""
+    source_asset: VolumeIdentity | None = None
+    """The volume of `source_volume`, which is bound and not larger than `capacity_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,16 +385,47 @@ class ValidateRequest(HookRequest[Done]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotIdentity:
+    """The VolumeSnapshot for which a snapshot is made, for names and tags that people read. Tenants name it."""
+
+    namespace: str
+    """`metadata.namespace`, which is that of the claim."""
+    name: str
+    """`metadata.name` of the VolumeSnapshot."""
+    content: str
+    """`metadata.name` of its VolumeSnapshotContent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRequest(HookRequest[Snapshot | InProgress]):
     """Make the snapshot `name` of the asset, or return the one that exists."""
 
     hook: ClassVar[str] = "create_snapshot"
     name: str
-    """The same in every attempt."""
+    """`snapshot-<VolumeSnapshot uid>`, at most 63 characters. It is the same in every attempt."""
     volume: VolumeIdentity
-    """The volume of which the snapshot is made."""
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    """The parameters of the VolumeSnapshotClass as texts, not checked by the schema."""
+    """The volume of which the snapshot is made. A pod may be writing to it."""
+    owner: SnapshotOwnership
+    """The marks to put on the snapshot."""
+    snapshot: SnapshotIdentity
+    """The object for which it is made."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The parameters of the VolumeSnapshotClass, checked and typed by `DriverInfo.snapshot_parameters`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindSnapshotRequest(HookRequest[Snapshot | Absent]):
+    """Look for a snapshot: by `handle` if it is given, else by `name` and `owner`."""
+
+    hook: ClassVar[str] = "find_snapshot"
+    handle: str = ""
+    """As `create_snapshot` returned it, or as a person wrote it into a content; "" = not known."""
+    name: str = ""
+    """The same as in the `create_snapshot` that may have made it; "" = not known."""
+    owner: SnapshotOwnership | None = None
+    """The same as in that request. Without a handle, a snapshot with other marks is not the one. None = any."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The parameters of that request if they are known: what is to be reached until it is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +434,19 @@ class DeleteSnapshotRequest(HookRequest[Done | InProgress]):
 
     hook: ClassVar[str] = "delete_snapshot"
     handle: str
-    """The handle that `create_snapshot` returned."""
+    """The handle that `create_snapshot` returned, or that a person wrote into a content."""
+    owner: SnapshotOwnership | None = None
+    """The marks that it must carry. None for a content that a person wrote: the snapshot must carry no marks, or those
+    of this cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListSnapshotsRequest(HookRequest[SnapshotPage]):
+    """Return a page of all snapshots that the driver has made, those of other clusters included."""
+
+    hook: ClassVar[str] = "list_snapshots"
+    page: str | None = None
+    """`next_page` of the previous page; None for the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,6 +163,11 @@ class DriverInfo:
     """The largest asset; None = not known. The backend refuses more."""
     max_attached_per_node: int | None = None
     """None = not limited, or known only per node. The backend refuses more (`ResourceExhausted`)."""
+    snapshot_parameters: ParameterSchema = field(default_factory=ParameterSchema)
+    """The parameters of VolumeSnapshotClasses, with the hook `create_snapshot`."""
+    clones: Literal["", "in place", "anywhere"] = ""
+    """Whether `provision` copies an asset (`source_volume`): not at all, only to a place that the source can be reached
+    from, or to any place."""
     predecessor: Predecessor | None = None
     """Set if volumes of another controller can be taken over."""
     waived_rules: Mapping[str, str] = field(default_factory=dict)

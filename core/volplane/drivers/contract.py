@@ -263,6 +263,8 @@ def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
         flaws.append(f"csi_driver_name {info.csi_driver_name!r} is no DNS subdomain")
     missing = [hook for hook in ("attach", "detach") if info.attach_required and hook not in hooks]
     flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
+    needed = [hook for hook in ("delete_snapshot", "find_snapshot") if hook not in hooks and "create_snapshot" in hooks]
+    flaws += [f"create_snapshot is there, but hook {hook} is missing" for hook in needed]
     for field, kind in (("access_modes", assets.AccessMode), ("volume_modes", assets.VolumeMode)):
         given: AbstractSet[Any] = getattr(info, field)
         known = ", ".join(kind)

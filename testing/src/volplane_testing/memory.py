@@ -31,10 +31,12 @@ from volplane import (
     Erased,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     InProgress,
     InvalidArgument,
     ListedAsset,
     ListRequest,
+    ListSnapshotsRequest,
     ModifyRequest,
     NotFound,
     OwnsRequest,
@@ -46,9 +48,11 @@ from volplane import (
     RecycleRequest,
     ResourceExhausted,
     Snapshot,
+    SnapshotPage,
     SnapshotRequest,
     StartRequest,
     StopRequest,
+    Unavailable,
     ValidateRequest,
     VolumeIdentity,
     VolumeInUse,
@@ -56,7 +60,7 @@ from volplane import (
     VolumeSource,
     hookimpl,
 )
-from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
+from volplane_testing.memory_storage import MemoryAsset, MemorySnapshot, MemoryStorage
 
 __all__ = ["DRIVER", "ZONE", "MemoryBackend"]
 
@@ -95,6 +99,8 @@ class MemoryBackend(BackendSpec):
             csi_driver_name=DRIVER,
             attach_required=True,
             max_attached_per_node=self.storage.most_attached,
+            snapshot_parameters=ParameterSchema(parameters=(Parameter(name="label", doc="Kept nowhere."),)),
+            clones="in place",
         )
 
     @hookimpl
@@ -138,8 +144,15 @@ class MemoryBackend(BackendSpec):
     def _check(self, request: ProvisionRequest) -> None:
         if request.source_volume is not None and self.storage.by_handle(request.source_volume) is None:
             raise NotFound(f"source volume {request.source_volume} does not exist", nothing_done=True)
-        if request.source_snapshot is not None and request.source_snapshot not in self.storage.snapshots:
-            raise NotFound(f"snapshot {request.source_snapshot} does not exist", nothing_done=True)
+        if request.source_snapshot is not None:
+            made = self.storage.snapshots.get(request.source_snapshot)
+            if made is None:
+                raise NotFound(f"snapshot {request.source_snapshot} does not exist", nothing_done=True)
+            if made.ready_at > self.storage.clock():
+                raise Unavailable(f"snapshot {request.source_snapshot} is not ready", nothing_done=True)
+            if request.capacity_bytes < made.size_bytes:
+                asked = f"{request.capacity_bytes} bytes were asked for"
+                raise InvalidArgument(f"snapshot {request.source_snapshot} needs {made.size_bytes} bytes, {asked}")
         zone = (request.segment or {}).get(ZONE)
         if self.storage.zones and zone is not None and zone not in self.storage.zones:
             raise InvalidArgument(f"zone {zone} does not exist, there are {', '.join(self.storage.zones)}")
@@ -162,9 +175,17 @@ class MemoryBackend(BackendSpec):
             demand=_demand_of(request),
             segment=segment if storage.zones else None,
             ready_at=storage.clock() + storage.delay if storage.delay else 0.0,
+            contents=self._copied(request),
         )
         storage.assets[request.name] = asset
         return asset
+
+    def _copied(self, request: ProvisionRequest) -> list[str]:
+        """Return what is in the source of the demand; nothing without one."""
+        if request.source_snapshot is not None:
+            return list(self.storage.snapshots[request.source_snapshot].contents)
+        source = self.storage.by_handle(request.source_volume) if request.source_volume is not None else None
+        return list(source.contents) if source is not None else []
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
@@ -308,25 +329,76 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
-        """Make a snapshot of the present size of the asset."""
-        with self.storage.lock:
+        """Make a snapshot of the present contents of the asset."""
+        storage = self.storage
+        with storage.lock:
             asset = self._there(request.volume)
-            for handle, (name, source, size) in self.storage.snapshots.items():
-                if name == request.name and source != asset.handle:
-                    raise AlreadyExists(f"snapshot {name} is of {source}, not of {asset.handle}")
-                if name == request.name:
-                    return Snapshot(handle=handle, size_bytes=size, ready=True)
-            self.storage.made += 1
-            handle = f"memory-snapshot-{self.storage.made}"
-            self.storage.snapshots[handle] = (request.name, asset.handle, asset.capacity_bytes)
-            return Snapshot(handle=handle, size_bytes=asset.capacity_bytes, ready=True)
+            for handle, made in storage.snapshots.items():
+                if made.name == request.name and (made.source, made.owner) != (asset.handle, request.owner):
+                    raise AlreadyExists(f"snapshot {made.name} is of {made.source}, not of {asset.handle}")
+                if made.name == request.name:
+                    return self._cut(handle, made)
+            storage.made += 1
+            handle = f"{storage.prefix}-snapshot-{storage.made}"
+            storage.snapshots[handle] = MemorySnapshot(
+                name=request.name,
+                source=asset.handle,
+                owner=request.owner,
+                size_bytes=asset.capacity_bytes,
+                created_at=storage.now(),
+                ready_at=storage.clock() + storage.delay if storage.delay else 0.0,
+                contents=list(asset.contents),
+                segment=asset.segment,
+            )
+            return self._cut(handle, storage.snapshots[handle])
+
+    @hookimpl
+    def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | Absent:
+        """By handle, else by name for the owner it was made for."""
+        with self.storage.lock:
+            for handle, made in self.storage.snapshots.items():
+                named = made.name == request.name and request.owner in (None, made.owner)
+                if handle == request.handle or (not request.handle and named):
+                    return self._cut(handle, made)
+        return Absent()
 
     @hookimpl
     def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done:
-        """Idempotent."""
+        """Idempotent; refuses a snapshot with the marks of another owner."""
         with self.storage.lock:
-            self.storage.snapshots.pop(request.handle, None)
+            made = self.storage.snapshots.get(request.handle)
+            if made is None:
+                return Done()
+            cluster = request.context.cluster_id
+            foreign = made.owner is not None and made.owner.cluster_id != cluster
+            if made.owner != request.owner if request.owner is not None else foreign:
+                raise AlreadyExists(f"snapshot {request.handle} was made for {made.owner}: it is not touched")
+            del self.storage.snapshots[request.handle]
         return Done()
+
+    @hookimpl
+    def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:
+        """List in the order of handles. A page token is the last handle of the page before."""
+        with self.storage.lock:
+            handles = sorted(h for h in self.storage.snapshots if request.page is None or h > request.page)
+            taken = handles[: self.storage.page]
+            cut = tuple(self._cut(handle, self.storage.snapshots[handle]) for handle in taken)
+            return SnapshotPage(snapshots=cut, next_page=taken[-1] if len(handles) > len(taken) else None)
+
+    def _cut(self, handle: str, made: MemorySnapshot) -> Snapshot:
+        left = max(made.ready_at - self.storage.clock(), 0.0)
+        return Snapshot(
+            handle=handle,
+            size_bytes=made.size_bytes,
+            ready=not left,
+            created_at=made.created_at,
+            source=made.source,
+            owner=made.owner,
+            name=made.name,
+            state=f"ready in {left:g} s" if left else "",
+            retry_after=left or 15.0,
+            node_affinity=(dict(made.segment),) if made.segment else (),
+        )
 
     def _seen(self, asset: MemoryAsset) -> Asset:
         return Asset(

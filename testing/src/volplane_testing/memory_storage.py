@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from volplane import Ownership, Segment
+from volplane import Ownership, Segment, SnapshotOwnership
 
-__all__ = ["MemoryAsset", "MemoryStorage"]
+__all__ = ["MemoryAsset", "MemorySnapshot", "MemoryStorage"]
 
 
 @dataclass(slots=True)
@@ -33,24 +33,41 @@ class MemoryAsset:
 
 
 @dataclass(slots=True)
-class MemoryStorage:
-    """The state of the storage. Use `assets` (by name) and `snapshots` (by handle: name and source) in assertions.
+class MemorySnapshot:
+    """A snapshot, with what was in the asset at its moment."""
 
-    delay: seconds that making and deleting take by `clock`; 0 = at once. nodes: to which assets can be attached,
-    most_attached: how many to one. zones: none = assets can be reached from every node. prefix: of handles; give the
-    storages of one cluster different ones, since a handle names one disk.
+    name: str
+    source: str
+    """Handle of the asset."""
+    owner: SnapshotOwnership | None
+    size_bytes: int
+    created_at: float
+    ready_at: float = 0.0
+    contents: list[str] = field(default_factory=list)
+    segment: Segment | None = None
+
+
+@dataclass(slots=True)
+class MemoryStorage:
+    """The state of the storage. Use `assets` (by name) and `snapshots` (by handle) in assertions.
+
+    delay: seconds that making and deleting take by `clock`, and that a snapshot takes to become ready; 0 = at once.
+    now: Unix time of snapshots. nodes: to which assets can be attached, most_attached: how many to one. zones: none =
+    assets can be reached from every node. prefix: of handles; give the storages of one cluster different ones, since a
+    handle names one disk.
     """
 
     capacity_bytes: int = 1 << 50
     delay: float = 0.0
     clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
     nodes: Sequence[str] = ("node-1", "node-2", "node-3")
     most_attached: int | None = None
     zones: Sequence[str] = ()
     page: int = 100
     prefix: str = "memory"
     assets: dict[str, MemoryAsset] = field(default_factory=dict)
-    snapshots: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    snapshots: dict[str, MemorySnapshot] = field(default_factory=dict)
     made: int = 0
     """How many assets were ever made; part of their handles."""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)

@@ -27,6 +27,9 @@ from volplane import (
     NodeIdentity,
     Ownership,
     Snapshot,
+    SnapshotIdentity,
+    SnapshotOwnership,
+    SnapshotPage,
     StartRequest,
     VolumeIdentity,
     VolumeSource,
@@ -45,6 +48,7 @@ from volplane_hostpath import HostPathBackend
 GIB = 1 << 30
 SOURCE = VolumeSource(kind="hostPath", fields={"path": "/x"})
 OWNER = Ownership(cluster_id="c", claim_uid="1", volume_name="pvc-1")
+SNAPSHOT_OWNER = SnapshotOwnership(cluster_id="c", snapshot_uid="2", content_name="snapcontent-2")
 FIELDS: dict[str, Any] = {
     "context": Context(driver="d.example.com", cluster_id="c"),
     "name": "pvc-1",
@@ -55,6 +59,7 @@ FIELDS: dict[str, Any] = {
     "claim": ClaimIdentity(namespace="team-a", name="data", uid="1"),
     "source": SOURCE,
     "node": NodeIdentity(name="node-a"),
+    "snapshot": SnapshotIdentity(namespace="team-a", name="before", content="snapcontent-2"),
     "parameters": {},
     "volume": VolumeIdentity(name="pvc-1", uid="u", handle="pvc-1", source=SOURCE, capacity_bytes=GIB, owner=OWNER),
 }
@@ -75,6 +80,8 @@ RESULTS: Mapping[str, Any] = {
     "validate": Done(),
     "create_snapshot": Snapshot(handle="s", size_bytes=1, ready=True),
     "delete_snapshot": Done(),
+    "find_snapshot": Absent(),
+    "list_snapshots": SnapshotPage(snapshots=()),
     "start": Done(),
     "stop": Done(),
     "probe": Done(),
@@ -85,13 +92,14 @@ every_hook = pytest.mark.parametrize("hook", sorted(HOOKS))
 
 def request_of(hook: str) -> Any:
     """A request with every field that it must have."""
+    given = FIELDS | ({"owner": SNAPSHOT_OWNER} if hook == "create_snapshot" else {})
     kind = get_type_hints(getattr(BackendSpec, hook))["request"]
     required = [
         field.name
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
-    return kind(**{name: FIELDS[name] for name in required})
+    return kind(**{name: given[name] for name in required})
 
 
 def marked(name: str, function: Callable[..., Any], *, wrapper: bool = False) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from volplane.assets import AccessMode
+from volplane.assets import AccessMode, SnapshotOwnership
 from volplane.errors import AlreadyExists, AttachedElsewhere, BackendError, NotFound, ResourceExhausted, VolumeInUse
-from volplane.requests import DeleteSnapshotRequest, NodeIdentity, SnapshotRequest
+from volplane.requests import DeleteSnapshotRequest, NodeIdentity, SnapshotIdentity, SnapshotRequest
 from volplane_testing.conformance.bench import Bench, Made
 from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
@@ -195,7 +195,13 @@ def _snapshot(bench: Bench, made: Made, name: str) -> str:
 
 
 def _wish(bench: Bench, made: Made, name: str) -> SnapshotRequest:
-    return SnapshotRequest(context=bench.instance.context(), name=name, volume=made.volume())
+    context = bench.instance.context()
+    content = f"snapcontent-{name.removeprefix('snapshot-')}"
+    owner = SnapshotOwnership(
+        cluster_id=context.cluster_id, snapshot_uid=name.removeprefix("snapshot-"), content_name=content
+    )
+    identity = SnapshotIdentity(namespace="conformance", name=name, content=content)
+    return SnapshotRequest(context=context, name=name, volume=made.volume(), owner=owner, snapshot=identity)
 
 
 def _drop(bench: Bench, handle: str) -> None:
