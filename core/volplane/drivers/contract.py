@@ -15,11 +15,11 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeGuard, get_args, get_type_hints
 
 from volplane import assets, requests
 from volplane._messages import nearest
-from volplane.assets import Asset, AssetPage, InProgress
+from volplane.assets import Asset, AssetPage, InProgress, Snapshot, SnapshotPage
 from volplane.drivers.parameters import default_text, read_value, secrets_of
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 from volplane.requests import HookRequest
@@ -265,6 +265,9 @@ def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
     flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
     needed = [hook for hook in ("delete_snapshot", "find_snapshot") if hook not in hooks and "create_snapshot" in hooks]
     flaws += [f"create_snapshot is there, but hook {hook} is missing" for hook in needed]
+    flaws += [f"snapshot_parameters: {flaw}" for flaw in schema_flaws(info.snapshot_parameters, of_class=True)]
+    if info.clones not in (ways := get_args(get_type_hints(DriverInfo)["clones"])):
+        flaws.append(f"clones is {info.clones!r}, expected one of {', '.join(map(repr, ways))}")
     for field, kind in (("access_modes", assets.AccessMode), ("volume_modes", assets.VolumeMode)):
         given: AbstractSet[Any] = getattr(info, field)
         known = ", ".join(kind)
@@ -293,28 +296,28 @@ def result_flaw(hook: str, result: object) -> str | None:
         return f"returned {type(result).__name__}, expected {names}"
     if isinstance(result, Asset):
         return _asset_flaw(result)
-    if isinstance(result, AssetPage):
+    if isinstance(result, Snapshot):
+        return f"returned a Snapshot with {flaw}" if (flaw := _snapshot_flaw(result)) else None
+    if isinstance(result, AssetPage | SnapshotPage):
         return _page_flaw(result)
     if isinstance(result, InProgress):
         return _in_progress_flaw(result)
-    if isinstance(result, assets.PodScrub) and result.sub_path != "":
-        path: object = result.sub_path
-        # The pod empties this path, so it must not lead out of the asset.
-        if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
-            return f"returned PodScrub with sub_path {path!r}, expected a relative path without '..'"
-        if result.volume is None:
-            return f"returned PodScrub with sub_path {path!r} and no volume that has it"
-    return None
+    return _scrub_flaw(result) if isinstance(result, assets.PodScrub) else None
+
+
+def _scrub_flaw(result: assets.PodScrub) -> str | None:
+    path: object = result.sub_path
+    if path == "":
+        return None
+    # The pod empties this path, so it must not lead out of the asset.
+    if not isinstance(path, str) or path.startswith("/") or ".." in path.split("/"):
+        return f"returned PodScrub with sub_path {path!r}, expected a relative path without '..'"
+    return None if result.volume is not None else f"returned PodScrub with sub_path {path!r} and no volume that has it"
 
 
 def _asset_flaw(asset: Asset) -> str | None:
-    if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
-        return f"returned an Asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
-    size: object = asset.capacity_bytes
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        return f"returned an Asset with capacity_bytes {size!r}, expected whole bytes"
-    if size >= 2**63:
-        return "returned an Asset with capacity_bytes of 2**63 or more, which no volume can have"
+    if flaw := _handle_flaw(asset.handle) or _size_flaw("capacity_bytes", asset.capacity_bytes):
+        return f"returned an Asset with {flaw}"
     if flaw := _not_a_tuple(asset, "mount_options", "node_affinity"):
         return flaw
     source: object = asset.source
@@ -322,32 +325,87 @@ def _asset_flaw(asset: Asset) -> str | None:
         return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
     try:
         parts: list[object] = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
-        parts += [list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]]
-        # With escapes, bytes of file names that are not UTF-8 would pass.
-        json.dumps(parts, ensure_ascii=False).encode()
+        _require_json([*parts, list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]])
     except (TypeError, ValueError) as error:
         return f"returned an Asset that cannot be written as JSON: {error}"
     return None
 
 
-def _page_flaw(page: AssetPage) -> str | None:
-    following: object = page.next_page
-    if following is not None and not (isinstance(following, str) and following):
-        return f"returned an AssetPage with next_page {following!r}, expected text, or None on the last page"
-    if flaw := _not_a_tuple(page, "assets"):
+def _snapshot_flaw(snapshot: Snapshot) -> str | None:
+    """Describe the first flaw, as the end of "a snapshot with"."""
+    if flaw := _handle_flaw(snapshot.handle) or _size_flaw("size_bytes", snapshot.size_bytes):
         return flaw
-    for asset in page.assets:
-        listed: object = asset
-        if not isinstance(listed, assets.ListedAsset):
-            return f"returned an AssetPage with an entry of type {type(listed).__name__}, expected ListedAsset"
-        if not isinstance(asset.handle, str) or not 0 < len(asset.handle) <= LONGEST_HANDLE:
-            return f"listed an asset with handle {str(asset.handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
-        owner: object = asset.owner
+    made: object = snapshot.created_at
+    # The API keeps nanoseconds in 64 bits. Milliseconds by mistake do not fit.
+    if made is not None and not (_is_seconds(made) and made < 2**63 / 1e9):
+        return f"created_at {made!r}, expected a Unix time in seconds, or None"
+    if not _is_seconds(snapshot.retry_after):
+        return f"retry_after {snapshot.retry_after!r}, expected seconds"
+    ready, owner, affinity = snapshot.ready, snapshot.owner, snapshot.node_affinity
+    for field, value, kinds in (
+        ("ready", ready, (bool,)),
+        ("owner", owner, (assets.SnapshotOwnership, type(None))),
+        ("node_affinity", affinity, (tuple, list)),
+        *((field, getattr(snapshot, field), (str,)) for field in ("source", "name", "state", "failed")),
+    ):
+        if not isinstance(value, kinds):
+            return f"{field} of type {type(value).__name__}, expected {kinds[0].__name__}"
+        if isinstance(value, str) and len(value) > LONGEST_STATE:
+            return f"{field} of {len(value)} characters, at most {LONGEST_STATE} are kept"
+    if ready and snapshot.failed:
+        return f"failed {snapshot.failed[:60]!r}, although it is ready"
+    try:
+        marks = [owner.cluster_id, owner.snapshot_uid, owner.content_name] if owner is not None else []
+        texts = [snapshot.handle, snapshot.source, snapshot.name, snapshot.state, snapshot.failed, *marks]
+        _require_json([*texts, *(dict(segment) for segment in affinity)])
+    except (TypeError, ValueError) as error:
+        return f"fields that cannot be written as JSON: {error}"
+    return None
+
+
+def _page_flaw(page: AssetPage | SnapshotPage) -> str | None:
+    kind, following = type(page).__name__, page.next_page
+    if following is not None and not (isinstance(following, str) and following):
+        return f"returned {kind} with next_page {following!r}, expected text, or None on the last page"
+    field, entry = ("assets", assets.ListedAsset) if isinstance(page, AssetPage) else ("snapshots", Snapshot)
+    if flaw := _not_a_tuple(page, field):
+        return flaw
+    for listed in getattr(page, field):
+        if not isinstance(listed, entry):
+            return f"returned {kind} with an entry of type {type(listed).__name__}, expected {entry.__name__}"
+        if isinstance(listed, Snapshot):
+            if flaw := _snapshot_flaw(listed):
+                return f"listed snapshot {str(listed.handle)[:60]!r} with {flaw}"
+            continue
+        if flaw := _handle_flaw(listed.handle):
+            return f"listed an asset with {flaw}"
+        owner: object = listed.owner
         if owner is not None and not isinstance(owner, assets.Ownership):
-            return f"listed {asset.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
-        if flaw := _not_a_tuple(asset, "attached_to"):
+            return f"listed {listed.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
+        if flaw := _not_a_tuple(listed, "attached_to"):
             return flaw
     return None
+
+
+def _handle_flaw(handle: object) -> str | None:
+    if isinstance(handle, str) and 0 < len(handle) <= LONGEST_HANDLE:
+        return None
+    return f"handle {str(handle)[:60]!r}, expected 1 to {LONGEST_HANDLE} characters"
+
+
+def _size_flaw(field: str, size: object) -> str | None:
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        return f"{field} {size!r}, expected whole bytes"
+    return f"{field} of 2**63 or more, which no volume can have" if size >= 2**63 else None
+
+
+def _is_seconds(value: object) -> TypeGuard[float]:
+    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value) and value >= 0
+
+
+def _require_json(value: object) -> None:
+    """Raise TypeError or ValueError if it cannot be written. With escapes, bytes that are not UTF-8 would pass."""
+    json.dumps(value, ensure_ascii=False).encode()
 
 
 def _not_a_tuple(result: object, *fields: str) -> str | None:
@@ -360,9 +418,8 @@ def _not_a_tuple(result: object, *fields: str) -> str | None:
 
 
 def _in_progress_flaw(result: InProgress) -> str | None:
-    after = result.retry_after
-    if isinstance(after, bool) or not isinstance(after, int | float) or not math.isfinite(after) or after < 0:
-        return f"returned InProgress with retry_after {after!r}, expected seconds"
+    if not _is_seconds(result.retry_after):
+        return f"returned InProgress with retry_after {result.retry_after!r}, expected seconds"
     try:
         size = len(json.dumps(dict(result.state), allow_nan=False))
     except (TypeError, ValueError) as error:

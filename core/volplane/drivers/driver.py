@@ -59,9 +59,13 @@ class DriverView:
     def supports(self, hook: str) -> bool:
         return hook in self.hooks
 
-    def typed_parameters(self, parameters: Mapping[str, str]) -> dict[str, Any]:
-        """Return the typed values of a class's parameters. Raises InvalidArgument as `class_parameters`."""
-        return class_parameters(self.info.parameters, parameters, f"driver {self.name}", self.options)
+    def typed_parameters(self, parameters: Mapping[str, str], *, of_snapshot: bool = False) -> dict[str, Any]:
+        """Return the typed values of a class's parameters. Raises InvalidArgument as `class_parameters`.
+
+        of_snapshot: it is a VolumeSnapshotClass.
+        """
+        schema = self.info.snapshot_parameters if of_snapshot else self.info.parameters
+        return class_parameters(schema, parameters, f"driver {self.name}", self.options)
 
     def parameters_flaw(self, parameters: Mapping[str, str]) -> str:
         """Explain why `typed_parameters` refuses these; "": it does not. Caches the answers for 256 classes."""

@@ -32,7 +32,7 @@ SPARE_THREADS: Final = 2
 SLOW_AFTER = 0.005
 """Seconds after which a call counts as blocked, and the calls behind it get threads of their own. This is as long as
 the interpreter lets one thread run before another (`sys.getswitchinterval`)."""
-_ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "get_capacity", "stop"})
+_ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "list_snapshots", "get_capacity", "stop"})
 """Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
 _CHANGES_NOTHING: Final = _ABOUT_THE_DRIVER | {"describe", "validate", "find", "probe", "start"}
 """Hooks that may run without the lease."""

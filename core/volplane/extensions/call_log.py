@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 LOGGED: Final = (
     *("provision", "delete", "find", "recycle", "attach", "detach", "expand", "modify", "adopt"),
-    *("create_snapshot", "delete_snapshot"),
+    *("create_snapshot", "find_snapshot", "delete_snapshot"),
 )
 
 
@@ -33,9 +33,10 @@ class Options:
 class CallLog:
     """Appends one line per call to a file.
 
-    Fields: time (RFC 3339, UTC), driver, hook, asset, claim, node, seconds, outcome ("ok" or the error's class), result
-    (its type), code and message of an error. Parameters and options are never written. If the file cannot be written,
-    a warning is logged once and the call goes on. The file is opened for every line, so it may be rotated.
+    Fields: time (RFC 3339, UTC), driver, hook, asset, snapshot, claim, node, seconds, outcome ("ok" or the error's
+    class), result (its type), code and message of an error. Parameters and options are never written. If the file
+    cannot be written, a warning is logged once and the call goes on. The file is opened for every line, so it may be
+    rotated.
     """
 
     options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Options)
@@ -60,7 +61,10 @@ class CallLog:
         volume, claim, node = (getattr(request, name, None) for name in ("volume", "claim", "node"))
         if volume is not None:
             line["asset"] = volume.handle
-        elif name := getattr(request, "name", None) or getattr(request, "handle", None):
+        name = getattr(request, "handle", None) or getattr(request, "name", None)
+        if name and "snapshot" in hook:
+            line["snapshot"] = name
+        elif name:
             line["asset"] = name
         if claim is not None:
             line["claim"] = f"{claim.namespace}/{claim.name}"

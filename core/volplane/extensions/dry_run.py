@@ -22,7 +22,8 @@ class Options:
 class DryRun:
     """Hooks that change something raise `Declined` with the plan, which becomes an event of the claim or volume.
 
-    `find`, `owns`, `list_assets`, `probe` and other reading hooks are called, so matching and the leak check work.
+    `find`, `owns`, `list_assets`, `find_snapshot`, `probe` and others that only ask are called: matching and the leak
+    check work.
     """
 
     options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Options)

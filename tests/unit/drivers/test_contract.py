@@ -36,7 +36,7 @@ def extension_refusal(kit: Any, factory: Any) -> str:
 
 
 def test_every_hook_of_the_contract_is_known() -> None:
-    assert len(HOOKS) == 19
+    assert len(HOOKS) == 21
     assert {"describe", "provision", "delete", "find", "owns", "recycle", "attach", "probe"} <= HOOKS
 
 
@@ -305,11 +305,29 @@ def test_describe_must_describe(kit: Any) -> None:
             {"parameters": ParameterSchema(parameters=(Parameter(name="a", doc=""), Parameter(name="A", doc="")))},
             "parameter 'A' is declared twice, also as 'a'",
         ),
+        (
+            {"snapshot_parameters": ParameterSchema(parameters=(Parameter(name="b", doc="", since=2),))},
+            "snapshot_parameters: parameter 'b' is since version 2, but the schema's version is 1",
+        ),
+        ({"snapshot_parameters": None}, "snapshot_parameters: a schema of type NoneType, expected ParameterSchema"),
+        ({"clones": "everywhere"}, "clones is 'everywhere', expected one of '', 'in place', 'anywhere'"),
     ],
 )
 def test_a_description_that_contradicts_itself_is_refused(kit: Any, fields: dict[str, Any], message: str) -> None:
     answer = DriverInfo(version="1", **fields)
     assert f"hook describe: {message}" in refusal(kit, described(kit, answer))
+
+
+@pytest.mark.parametrize("missing", ["delete_snapshot", "find_snapshot"])
+def test_who_makes_snapshots_also_finds_and_deletes_them(kit: Any, missing: str) -> None:
+    def marked(hook: str) -> Any:
+        def answer(self: Any, request: Any) -> None: ...
+
+        return hookimpl(specname=hook)(answer)
+
+    hooks = {"create_snapshot", "delete_snapshot", "find_snapshot"} - {missing}
+    factory = type("Cuts", (kit.Memory,), {hook: marked(hook) for hook in hooks})
+    assert f"hook describe: create_snapshot is there, but hook {missing} is missing" in refusal(kit, factory)
 
 
 # --- options and names ------------------------------------------------------------------------------------------

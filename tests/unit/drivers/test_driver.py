@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
+import re
 import typing
 import weakref
 from typing import Any
@@ -22,6 +23,9 @@ from volplane import (
     InProgress,
     ListedAsset,
     PodScrub,
+    Snapshot,
+    SnapshotOwnership,
+    SnapshotPage,
     Throttled,
     VolumeSource,
     hookimpl,
@@ -34,7 +38,9 @@ from volplane.requests import (
     AttachRequest,
     DeleteRequest,
     FindRequest,
+    FindSnapshotRequest,
     ListRequest,
+    ListSnapshotsRequest,
     NodeIdentity,
     OwnsRequest,
     ProbeRequest,
@@ -345,6 +351,64 @@ def listed(**fields: Any) -> ListedAsset:
 def test_a_page_of_a_listing_is_checked_as_a_whole(kit: Any, page: AssetPage, message: str) -> None:
     with pytest.raises(OutcomeUnknown, match=message):
         answering(kit, page, "list_assets").call(ListRequest(context=kit.context))
+
+
+def snapshot(**fields: Any) -> Snapshot:
+    return dataclasses.replace(Snapshot(handle="s", size_bytes=1, ready=False), **fields)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (snapshot(handle=""), "handle '', expected 1 to 1024 characters"),
+        (snapshot(handle="x" * 1025), f"handle {'x' * 60!r}, expected 1 to 1024 characters"),
+        (snapshot(size_bytes=1.5), "size_bytes 1.5, expected whole bytes"),
+        (snapshot(size_bytes=2**63), "size_bytes of 2**63 or more, which no volume can have"),
+        (snapshot(created_at=float("nan")), "created_at nan, expected a Unix time in seconds, or None"),
+        (snapshot(created_at=1.8e12), "created_at 1800000000000.0, expected a Unix time in seconds, or None"),
+        (snapshot(created_at="2026"), "created_at '2026', expected a Unix time in seconds, or None"),
+        (snapshot(retry_after=-1), "retry_after -1, expected seconds"),
+        (snapshot(retry_after=float("inf")), "retry_after inf, expected seconds"),
+        (snapshot(ready=1), "ready of type int, expected bool"),
+        (snapshot(owner="me"), "owner of type str, expected SnapshotOwnership"),
+        (snapshot(node_affinity={"zone": "a"}), "node_affinity of type dict, expected tuple"),
+        (snapshot(node_affinity=({"zone": {1}},)), "fields that cannot be written as JSON: Object of type set"),
+        (snapshot(source=None), "source of type NoneType, expected str"),
+        (snapshot(state="x" * 5000), "state of 5000 characters, at most 4096 are kept"),
+        (snapshot(failed="x" * 5000), "failed of 5000 characters, at most 4096 are kept"),
+        (snapshot(ready=True, failed="the disk broke"), "failed 'the disk broke', although it is ready"),
+        (snapshot(name="\udcff"), "fields that cannot be written as JSON: 'utf-8' codec can't encode"),
+    ],
+)
+def test_a_wrong_snapshot_is_an_unknown_outcome_alone_and_in_a_page(kit: Any, answer: Snapshot, message: str) -> None:
+    find, listing = FindSnapshotRequest(context=kit.context, handle="s"), ListSnapshotsRequest(context=kit.context)
+    with pytest.raises(OutcomeUnknown) as unknown:
+        answering(kit, answer, "find_snapshot").call(find)
+    assert f"hook find_snapshot of backend memory returned a Snapshot with {message}" in str(unknown.value)
+    page = SnapshotPage(snapshots=(snapshot(), answer))
+    with pytest.raises(OutcomeUnknown) as unknown:
+        answering(kit, page, "list_snapshots").call(listing)
+    assert message in str(unknown.value)
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (SnapshotPage(snapshots=(), next_page=""), "returned SnapshotPage with next_page '', expected text"),
+        (SnapshotPage(snapshots=("s",)), "an entry of type str, expected Snapshot"),  # type: ignore[arg-type]
+        (SnapshotPage(snapshots=iter(())), "snapshots of type tuple_iterator, expected a tuple"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_page_of_snapshots_is_checked_as_a_whole(kit: Any, page: SnapshotPage, message: str) -> None:
+    with pytest.raises(OutcomeUnknown, match=re.escape(message)):
+        answering(kit, page, "list_snapshots").call(ListSnapshotsRequest(context=kit.context))
+
+
+def test_a_right_snapshot_comes_back_as_it_is(kit: Any) -> None:
+    owner = SnapshotOwnership(cluster_id="c", snapshot_uid="1", content_name="snapcontent-1")
+    right = snapshot(created_at=1.8e9, owner=owner, state="40 %", node_affinity=({"zone": "a"},), retry_after=0)
+    page = SnapshotPage(snapshots=(right,), next_page="s")
+    assert answering(kit, page, "list_snapshots").call(ListSnapshotsRequest(context=kit.context)) is page
 
 
 class Broken(Exception):
