@@ -12,10 +12,11 @@ import pytest
 
 from clocks import SteppedClock
 from schedules import soaked
+from unit.testing.planted_crashes import Disk, files_of
 from volplane import Absent, Asset, DeleteRequest, Done, DriverInfo, FindRequest, InProgress, ProvisionRequest, hookimpl
 from volplane.assets import AccessMode, Ownership
 from volplane.errors import ConfigurationError
-from volplane_testing import MemoryBackend, MemoryStorage, Subject
+from volplane_testing import MemoryBackend, Subject
 from volplane_testing.conformance.subject import MakeSubject
 from volplane_testing.simulation.report import SeedReport, judge_seed
 from volplane_testing.simulation.run import Trial, simulate
@@ -29,11 +30,11 @@ def on(kind: type[MemoryBackend], *, delay: float = 3.0, made_before: int = 0, *
 
     def made() -> Subject:
         clock = SteppedClock()
-        storage = MemoryStorage(delay=delay, clock=clock, made=made_before)
+        storage = Disk(delay=delay, clock=clock, made=made_before)
 
         def inspect() -> object:
             storage.sweep()
-            return [*storage.assets, *storage.snapshots]
+            return [*storage.assets, *storage.snapshots, *storage.files]
 
         return Subject(lambda options: kind(options, storage=storage), advance=clock.advance, inspect=inspect, **fields)
 
@@ -101,7 +102,7 @@ class ForgetsTheImage(MemoryBackend):
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         result = super().provision(request)
-        self.storage.snapshots[f"{request.name}.img"] = ("", "", 0)
+        files_of(self).add(f"{request.name}.img")
         return result
 
 
@@ -111,10 +112,10 @@ class LeavesAHalfWrittenFile(MemoryBackend):
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         half_written = f".{request.name}.{request.context.attempt}.{self.storage.made}.new"
-        self.storage.snapshots[half_written] = ("", "", 0)
+        files_of(self).add(half_written)
         for _ in range(60):
             str(request.name)
-        del self.storage.snapshots[half_written]
+        files_of(self).remove(half_written)
         return super().provision(request)
 
 
@@ -162,7 +163,7 @@ def test_two_backends_take_the_places_of_both_simulated_ones() -> None:
 
 
 def test_a_storage_that_serves_every_run_is_left_empty() -> None:
-    clock, storage = SteppedClock(), MemoryStorage()
+    clock, storage = SteppedClock(), Disk()
     subject = Subject(lambda options: MemoryBackend(options, storage=storage), advance=clock.advance)
     for _ in range(2):
         assert judged(2, subject).violation is None

@@ -100,7 +100,7 @@ class MemoryBackend(BackendSpec):
             attach_required=True,
             max_attached_per_node=self.storage.most_attached,
             snapshot_parameters=ParameterSchema(parameters=(Parameter(name="label", doc="Kept nowhere."),)),
-            clones="in place",
+            clones=self.storage.clones,
         )
 
     @hookimpl
@@ -129,9 +129,9 @@ class MemoryBackend(BackendSpec):
         storage = self.storage
         with storage.lock:
             storage.sweep()
-            self._check(request)
             asset = storage.assets.get(request.name)
             if asset is None:
+                self._check(request)
                 asset = self._make(request)
             elif (asset.owner, asset.demand) != (request.owner, _demand_of(request)):
                 raise AlreadyExists(f"{request.name} was made for {_claim_of(asset)} with another demand")
@@ -142,8 +142,17 @@ class MemoryBackend(BackendSpec):
             return self._seen(asset)
 
     def _check(self, request: ProvisionRequest) -> None:
-        if request.source_volume is not None and self.storage.by_handle(request.source_volume) is None:
-            raise NotFound(f"source volume {request.source_volume} does not exist", nothing_done=True)
+        if request.source_volume is not None:
+            source = self.storage.by_handle(request.source_volume)
+            if source is None:
+                raise NotFound(f"source volume {request.source_volume} does not exist", nothing_done=True)
+            if request.capacity_bytes < source.capacity_bytes:
+                asked = f"{request.capacity_bytes} bytes were asked for"
+                raise InvalidArgument(f"a copy of {source.handle} needs {source.capacity_bytes} bytes, {asked}")
+            if self.storage.clones == "in place" and source.segment and request.segment not in (None, source.segment):
+                raise InvalidArgument(
+                    f"{source.handle} is in {source.segment}, it cannot be copied to {request.segment}"
+                )
         if request.source_snapshot is not None:
             made = self.storage.snapshots.get(request.source_snapshot)
             if made is None:
@@ -166,7 +175,8 @@ class MemoryBackend(BackendSpec):
         storage.made += 1
         segment = request.segment
         if storage.zones and segment is None:
-            segment = {ZONE: storage.zones[0]}
+            source = storage.by_handle(request.source_volume) if request.source_volume is not None else None
+            segment = source.segment if source is not None else {ZONE: storage.zones[0]}
         asset = MemoryAsset(
             handle=self.handle_of(request.name),
             name=request.name,

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from volplane import Ownership, Segment, SnapshotOwnership
 
@@ -53,8 +54,8 @@ class MemoryStorage:
 
     delay: seconds that making and deleting take by `clock`, and that a snapshot takes to become ready; 0 = at once.
     now: Unix time of snapshots. nodes: to which assets can be attached, most_attached: how many to one. zones: none =
-    assets can be reached from every node. prefix: of handles; give the storages of one cluster different ones, since a
-    handle names one disk.
+    assets can be reached from every node. clones: as in `DriverInfo`. prefix: of handles; give the storages of one
+    cluster different ones, since a handle names one disk.
     """
 
     capacity_bytes: int = 1 << 50
@@ -64,6 +65,7 @@ class MemoryStorage:
     nodes: Sequence[str] = ("node-1", "node-2", "node-3")
     most_attached: int | None = None
     zones: Sequence[str] = ()
+    clones: Literal["", "in place", "anywhere"] = "in place"
     page: int = 100
     prefix: str = "memory"
     assets: dict[str, MemoryAsset] = field(default_factory=dict)

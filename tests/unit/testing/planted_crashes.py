@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from volplane import (
@@ -21,6 +21,19 @@ from volplane import (
 )
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryStorage
+
+
+@dataclass(slots=True)
+class Disk(MemoryStorage):
+    """A storage on which a backend also keeps files."""
+
+    files: set[str] = field(default_factory=set)
+
+
+def files_of(backend: MemoryBackend) -> set[str]:
+    """The files beside the assets."""
+    assert isinstance(backend.storage, Disk)
+    return backend.storage.files
 
 
 class MarksLast(MemoryBackend):
@@ -60,9 +73,9 @@ class LeavesAHalfWrittenFile(MemoryBackend):
         if request.name in self.storage.assets:
             return super().provision(request)
         half_written = f".{request.name}.new"
-        self.storage.snapshots[half_written] = ("", "", 0)
+        files_of(self).add(half_written)
         time.sleep(0)
-        del self.storage.snapshots[half_written]
+        files_of(self).remove(half_written)
         return super().provision(request)
 
 

@@ -11,23 +11,23 @@ import pytest
 
 from clocks import SteppedClock
 from unit.testing.planted import BUGS, SECRET, SLOW_BUGS
+from unit.testing.planted_crashes import Disk
 from volplane import (
     Asset,
     VolumeSource,
 )
 from volplane_testing.conformance import RULES, Report, RuleStatus, Subject, run_rules
 from volplane_testing.memory import DRIVER, ZONE, MemoryBackend
-from volplane_testing.memory_storage import MemoryStorage
 
 
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:
     clock = SteppedClock()
-    memory = MemoryStorage(capacity_bytes=100 << 30, page=3, clock=clock, **storage)
+    memory = Disk(capacity_bytes=100 << 30, page=3, clock=clock, now=clock, **storage)
 
     def inspect() -> object:
         memory.sweep()
         assets = [(name, each.handle, each.capacity_bytes, dict(each.modified)) for name, each in memory.assets.items()]
-        return [*assets, *memory.snapshots]
+        return [*assets, *memory.snapshots, *memory.files]
 
     def filled(asset: Asset) -> list[str]:
         made = memory.by_handle(asset.handle)
@@ -42,6 +42,7 @@ def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> 
         static_source=VolumeSource(kind="csi", fields={"driver": DRIVER, "volumeHandle": "by-hand"}),
         secrets=(SECRET,),
         advance=clock.advance,
+        now=clock,
         inspect=inspect,
         fill=lambda asset: filled(asset).append("of the last claim"),
         is_empty=lambda asset: not filled(asset),
@@ -56,8 +57,8 @@ def report(kind: Callable[..., MemoryBackend], points: int = 4, **storage: Any) 
 
 @pytest.mark.parametrize(
     "storage",
-    [{}, {"delay": 30.0}, {"zones": ("a", "b"), "most_attached": 2}],
-    ids=["at once", "slow", "in zones"],
+    [{}, {"delay": 30.0}, {"zones": ("a", "b"), "most_attached": 2}, {"zones": ("a", "b"), "clones": "anywhere"}],
+    ids=["at once", "slow", "in zones", "copied between zones"],
 )
 def test_a_correct_backend_keeps_every_rule(storage: Mapping[str, Any]) -> None:
     judged = report(MemoryBackend, 48, **storage)
@@ -72,6 +73,7 @@ def test_a_correct_backend_keeps_every_rule(storage: Mapping[str, Any]) -> None:
         "another-place-makes-no-second-asset",
         "a-place-out-of-reach-is-refused",
         "the-limit-of-a-node-is-kept",
+        "a-copy-is-made-in-the-place-asked-for",
     }
 
 

@@ -18,6 +18,7 @@ from volplane import (
     ProvisionRequest,
     StartRequest,
     Throttled,
+    hookimpl,
 )
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
@@ -114,8 +115,10 @@ def test_a_call_may_be_delivered_twice() -> None:
             seen.append(request.name)
             return super()._make(request)
 
-        def _check(self, request: ProvisionRequest) -> None:
+        @hookimpl
+        def provision(self, request: ProvisionRequest) -> Any:
             seen.append("called")
+            return super().provision(request)
 
     backend = FaultyBackend(Counting(), {"provision": [Twice()]})
     assert isinstance(driver_of(backend).call(DEMAND), Asset)

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final
 
-from volplane.assets import AccessMode, Asset, InProgress, ListedAsset, Ownership, Segment, VolumeMode
+from volplane.assets import (
+    AccessMode,
+    Asset,
+    InProgress,
+    ListedAsset,
+    Ownership,
+    Segment,
+    Snapshot,
+    SnapshotOwnership,
+    VolumeMode,
+)
 from volplane.errors import BackendError, PluginError
 from volplane.requests import (
     AttachRequest,
@@ -19,8 +29,11 @@ from volplane.requests import (
     DetachRequest,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     NodeIdentity,
     ProvisionRequest,
+    SnapshotIdentity,
+    SnapshotRequest,
     VolumeIdentity,
 )
 from volplane.schemas import DriverInfo
@@ -30,7 +43,7 @@ from volplane_testing.conformance.picture import LEAVES_NOTHING, changes, pictur
 from volplane_testing.conformance.subject import Subject
 from volplane_testing.conformance.violations import HungCall, NotApplicable, Violation
 
-__all__ = ["Bench", "Made"]
+__all__ = ["Bench", "Cut", "Made"]
 
 _MODES: Final = (
     AccessMode.READ_WRITE_ONCE,
@@ -64,6 +77,14 @@ class Made:
         return replace(volume, **changes)
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A snapshot and the request that it answers."""
+
+    request: SnapshotRequest
+    snapshot: Snapshot
+
+
 @dataclass(slots=True)
 class _Left:
     """What the rule may have left on the storage, in the order in which it came to be."""
@@ -71,7 +92,8 @@ class _Left:
     demands: dict[tuple[str, int], ProvisionRequest] = field(default_factory=dict)
     assets: dict[str, Made] = field(default_factory=dict)
     attached: list[AttachRequest] = field(default_factory=list)
-    snapshots: list[str] = field(default_factory=list)
+    asked: dict[tuple[str, SnapshotOwnership], SnapshotRequest] = field(default_factory=dict)
+    snapshots: dict[str, Cut] = field(default_factory=dict)
 
 
 class Bench:
@@ -168,6 +190,31 @@ class Bench:
     def detachment(self, made: Made, node: NodeIdentity, **volume: Any) -> DetachRequest:
         return DetachRequest(context=self.instance.context(), volume=made.volume(**volume), node=node)
 
+    def snapshot_request(self, made: Made, name: str = "", **changes: Any) -> SnapshotRequest:
+        """What `create_snapshot` is asked for a new VolumeSnapshot. name: of the snapshot, else `snapshot-<uid>`."""
+        uid = name.removeprefix("snapshot-") or str(uuid.uuid4())
+        content = f"snapcontent-{uid}"
+        owner = SnapshotOwnership(cluster_id=self.subject.cluster_id, snapshot_uid=uid, content_name=content)
+        request = SnapshotRequest(
+            context=self.instance.context(),
+            name=name or f"snapshot-{uid}",
+            volume=made.volume(),
+            owner=owner,
+            snapshot=SnapshotIdentity(namespace="default", name="before", content=content),
+            parameters=self.instance.driver.view.typed_parameters(self.subject.snapshot_parameters, of_snapshot=True),
+        )
+        return replace(request, **changes)
+
+    def snapshot_question(self, request: SnapshotRequest, **changes: Any) -> FindSnapshotRequest:
+        """What `find_snapshot` is asked after a lost answer."""
+        context, parameters = self.instance.context(), request.parameters
+        question = FindSnapshotRequest(context=context, name=request.name, owner=request.owner, parameters=parameters)
+        return replace(question, **changes)
+
+    def snapshot_deletion(self, cut: Cut, **changes: Any) -> DeleteSnapshotRequest:
+        context, handle = self.instance.context(), cut.snapshot.handle
+        return replace(DeleteSnapshotRequest(context=context, handle=handle, owner=cut.request.owner), **changes)
+
     def nodes(self) -> tuple[NodeIdentity, NodeIdentity]:
         """Two nodes; NotApplicable if the subject has fewer."""
         if len(self.subject.nodes) < 2:
@@ -196,9 +243,26 @@ class Bench:
         self.instance.delete(self.deletion(made))
         self._left.assets.pop(made.asset.handle, None)
 
-    def made_snapshot(self, handle: str) -> None:
-        """Remember a snapshot."""
-        self._left.snapshots.append(handle)
+    def will_snapshot(self, request: SnapshotRequest) -> SnapshotRequest:
+        """Remember a request that is about to be made, so that its snapshot is deleted in the end."""
+        self._left.asked[request.name, request.owner] = request
+        return request
+
+    def cut(self, of: Made | SnapshotRequest) -> Cut:
+        """Make a snapshot, and wait until it is ready."""
+        request = self.will_snapshot(of if isinstance(of, SnapshotRequest) else self.snapshot_request(of))
+        return self.was_cut(request, self.instance.create_snapshot(request))
+
+    def was_cut(self, request: SnapshotRequest, snapshot: Snapshot) -> Cut:
+        """Remember a snapshot, and wait until it is ready."""
+        self._left.snapshots[snapshot.handle] = Cut(request, snapshot)
+        cut = self._left.snapshots[snapshot.handle] = Cut(request, self.instance.ready_snapshot(snapshot, request))
+        return cut
+
+    def drop(self, cut: Cut) -> None:
+        """Delete a snapshot to the end."""
+        self.instance.delete_snapshot(self.snapshot_deletion(cut))
+        self._left.snapshots.pop(cut.snapshot.handle, None)
 
     def entries(self, demand: ProvisionRequest) -> list[ListedAsset]:
         """What `list_assets` has for the claim of a demand."""
@@ -332,9 +396,10 @@ class Bench:
         for request in reversed(self._left.attached):
             undo = DetachRequest(context=request.context, volume=request.volume, node=request.node)
             attempt("", lambda undo=undo: self.instance.detach(undo), quiet=True)  # type: ignore[misc]
-        for handle in reversed(self._left.snapshots):
-            gone = DeleteSnapshotRequest(context=self.instance.context(), handle=handle)
-            attempt(f"snapshot {handle}", lambda gone=gone: self.instance.delete_snapshot(gone))  # type: ignore[misc]
+        for asked in self._left.asked.values():
+            attempt(asked.name, lambda asked=asked: self._recover_snapshot(asked))  # type: ignore[misc]
+        for cut in reversed(list(self._left.snapshots.values())):
+            attempt(f"snapshot {cut.snapshot.handle}", lambda cut=cut: self.drop(cut))  # type: ignore[misc]
         for demand in self._left.demands.values():
             attempt(demand.name, lambda demand=demand: self._recover(demand))  # type: ignore[misc]
         for made in reversed(list(self._left.assets.values())):
@@ -362,6 +427,14 @@ class Bench:
         found = self.instance.find(self.question(demand))
         if found is not None:
             self.made(demand, found)
+
+    def _recover_snapshot(self, request: SnapshotRequest) -> None:
+        """Find a snapshot that the rule made without getting a result."""
+        if any(cut.request == request for cut in self._left.snapshots.values()):
+            return
+        found = self.instance.find_snapshot(self.snapshot_question(request))
+        if found is not None:
+            self._left.snapshots[found.handle] = Cut(request, found)
 
 
 def _difference(asset: object, expected: Asset) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Final
 
-from volplane.assets import Absent, Asset, Attachment, InProgress, ListedAsset, Snapshot
+from volplane.assets import Absent, Asset, Attachment, InProgress, ListedAsset, Ownership, Snapshot
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import build_driver
@@ -21,7 +21,9 @@ from volplane.requests import (
     DetachRequest,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     ListRequest,
+    ListSnapshotsRequest,
     ModifyRequest,
     ProvisionRequest,
     RecycleRequest,
@@ -161,12 +163,16 @@ class Instance:
 
     def find(self, request: FindRequest) -> Asset | None:
         """None is proof: absent, and still so after `settle_seconds`."""
-        found = self.patiently("find", request)
+        found = self._found("find", request)
+        return found if isinstance(found, Asset) else None
+
+    def _found(self, hook: str, request: FindRequest | FindSnapshotRequest) -> Any:
+        found = self.patiently(hook, request)
         settle = self.driver.view.info.settle_seconds
         if isinstance(found, Absent) and settle > 0:
-            self.wait("find", settle)
-            found = self.patiently("find", request)
-        return found if isinstance(found, Asset) else None
+            self.wait(hook, settle)
+            found = self.patiently(hook, request)
+        return found
 
     def attach(self, request: AttachRequest) -> Attachment:
         attachment: Attachment = self.finish("attach", request)
@@ -186,8 +192,30 @@ class Instance:
         return self.finish("recycle", request)
 
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot:
+        """Until its moment has passed; it need not be ready."""
         snapshot: Snapshot = self.finish("create_snapshot", request)
         return snapshot
+
+    def ready_snapshot(self, snapshot: Snapshot, request: SnapshotRequest) -> Snapshot:
+        """Ask for it until it is ready. Violation if it never will be."""
+        question = FindSnapshotRequest(context=self.context(), handle=snapshot.handle, parameters=request.parameters)
+        waited = 0.0
+        for _ in range(MOST_ROUNDS):
+            if snapshot.ready:
+                return snapshot
+            if snapshot.failed:
+                raise Violation(f"snapshot {snapshot.handle} failed: {snapshot.failed}")
+            waited = self.wait("find_snapshot", snapshot.retry_after, waited)
+            found = self.patiently("find_snapshot", question)
+            if not isinstance(found, Snapshot):
+                raise Violation(f"find_snapshot says that snapshot {snapshot.handle}, which was made, is absent")
+            snapshot = found
+        raise Violation(f"snapshot {snapshot.handle} is not ready after {MOST_ROUNDS} calls of find_snapshot")
+
+    def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | None:
+        """None is proof, as from `find`."""
+        found = self._found("find_snapshot", request)
+        return found if isinstance(found, Snapshot) else None
 
     def delete_snapshot(self, request: DeleteSnapshotRequest) -> None:
         self.finish("delete_snapshot", request)
@@ -198,23 +226,27 @@ class Instance:
 
     def listed(self) -> list[ListedAsset]:
         """All pages."""
-        return [asset for page in pages_of(self) for asset in page]
+        return [asset for page in pages_of(self, ListRequest) for asset in page.assets]
+
+    def listed_snapshots(self) -> list[Snapshot]:
+        """All pages."""
+        return [snapshot for page in pages_of(self, ListSnapshotsRequest) for snapshot in page.snapshots]
 
 
-def pages_of(instance: Instance) -> Any:
+def pages_of(instance: Instance, kind: type[ListRequest | ListSnapshotsRequest]) -> Any:
     """The pages of one listing, each fetched when it is asked for."""
     token: str | None = None
     for _ in range(_MOST_PAGES):
-        page = instance.patiently("list_assets", ListRequest(context=instance.context(), page=token))
-        yield page.assets
+        page = instance.patiently(kind.hook, kind(context=instance.context(), page=token))
+        yield page
         if page.next_page is None:
             return
         if page.next_page == token:
             raise Violation(
-                f"list_assets answers page {token!r} with the same page as the next one: it would never end"
+                f"{kind.hook} answers page {token!r} with the same page as the next one: it would never end"
             )
         token = page.next_page
-    raise Violation(f"list_assets has more than {_MOST_PAGES} pages")
+    raise Violation(f"{kind.hook} has more than {_MOST_PAGES} pages")
 
 
 class Kept:
@@ -237,10 +269,8 @@ def _name_of(factory: object) -> str:
 def _about(request: Any, cluster_id: str) -> str:
     """What a request is about, in few words; its owner only where that is not the usual one."""
     parts: list[str] = []
-    name = getattr(request, "name", None)
     volume = getattr(request, "volume", None)
-    if name is not None:
-        parts.append(str(name))
+    parts += [str(value) for field in ("name", "handle") if (value := getattr(request, field, None))]
     if volume is not None:
         parts.append(str(volume.handle))
     for field in ("capacity_bytes", "segment", "page", "parameters"):
@@ -251,7 +281,7 @@ def _about(request: Any, cluster_id: str) -> str:
     if node is not None:
         parts.append(f"node={node.name}")
     owner = getattr(volume if volume is not None else request, "owner", None)
-    if owner is not None and not owner.volume_name.endswith(owner.claim_uid):
+    if isinstance(owner, Ownership) and not owner.volume_name.endswith(owner.claim_uid):
         parts.append(f"claim={owner.claim_uid}")
     if owner is not None and owner.cluster_id != cluster_id:
         parts.append(f"cluster={owner.cluster_id}")

@@ -42,6 +42,8 @@ class Subject:
     """Of a class, as strings."""
     other_parameters: Mapping[str, str] | None = None
     """Legal parameters that ask for a different asset."""
+    snapshot_parameters: Mapping[str, str] = field(default_factory=dict)
+    """Of a VolumeSnapshotClass, as strings."""
     mutable_parameters: Mapping[str, str] = field(default_factory=dict)
     """What `modify` shall be asked for."""
     capacity_bytes: int = GIB
@@ -59,10 +61,13 @@ class Subject:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Texts from the options that may be seen nowhere."""
     page_assets: int = 5
-    """How many assets do not fit on one page of `list_assets`; make the page small by an option of the backend."""
+    """How many assets, or snapshots, do not fit on one page of a listing; make the page small by an option of the
+    backend."""
 
     advance: Callable[[float], None] = time.sleep
     """Let so many seconds pass: for asynchronous backends on an injected clock."""
+    now: Callable[[], float] | None = None
+    """Unix time as the storage has it, to be compared with `Snapshot.created_at`."""
     inspect: Callable[[], object] | None = None
     """A picture of the storage: equal pictures mean that nothing was changed."""
     fill: Callable[[Asset], None] | None = None

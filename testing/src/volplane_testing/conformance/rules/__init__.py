@@ -19,6 +19,7 @@ from volplane_testing.conformance.rules import (
     naming,
     owning,
     provisioning,
+    snapshots,
 )
 
 __all__ = ["RULES", "waiver_flaws"]
@@ -34,6 +35,7 @@ _PROMISES: Final = (
     *listing.RULES,
     *expansion.RULES,
     *attaching.RULES,
+    *snapshots.RULES,
 )
 
 

@@ -1,13 +1,12 @@
-"""Attaching, detaching, snapshots."""
+"""Attaching and detaching."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 
-from volplane.assets import AccessMode, SnapshotOwnership
-from volplane.errors import AlreadyExists, AttachedElsewhere, BackendError, NotFound, ResourceExhausted, VolumeInUse
-from volplane.requests import DeleteSnapshotRequest, NodeIdentity, SnapshotIdentity, SnapshotRequest
+from volplane.assets import AccessMode
+from volplane.errors import AttachedElsewhere, NotFound, ResourceExhausted, VolumeInUse
+from volplane.requests import NodeIdentity
 from volplane_testing.conformance.bench import Bench, Made
 from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
@@ -185,105 +184,6 @@ def delete_refuses_what_is_in_use(bench: Bench) -> None:
     bench.require_gone(made, "its deletion once it was not in use any more")
 
 
-# --- snapshots --------------------------------------------------------------------------------------------------
-
-
-def _snapshot(bench: Bench, made: Made, name: str) -> str:
-    handle = bench.instance.create_snapshot(_wish(bench, made, name)).handle
-    bench.made_snapshot(handle)
-    return handle
-
-
-def _wish(bench: Bench, made: Made, name: str) -> SnapshotRequest:
-    context = bench.instance.context()
-    content = f"snapcontent-{name.removeprefix('snapshot-')}"
-    owner = SnapshotOwnership(
-        cluster_id=context.cluster_id, snapshot_uid=name.removeprefix("snapshot-"), content_name=content
-    )
-    identity = SnapshotIdentity(namespace="conformance", name=name, content=content)
-    return SnapshotRequest(context=context, name=name, volume=made.volume(), owner=owner, snapshot=identity)
-
-
-def _drop(bench: Bench, handle: str) -> None:
-    bench.instance.delete_snapshot(DeleteSnapshotRequest(context=bench.instance.context(), handle=handle))
-
-
-@rule(
-    "create_snapshot",
-    "delete_snapshot",
-    waivable=False,
-    after=(provision_makes_an_asset,),
-    sanity=(
-        "CreateSnapshot should succeed when requesting to create a snapshot with already existing name and same source"
-    ),
-)
-def a_snapshot_is_made_once(bench: Bench) -> None:
-    """An equal demand for a snapshot, in this process or the next, answers with the one that exists."""
-    made = bench.make()
-    name = f"snapshot-{made.demand.claim.uid}"
-    first, again = _snapshot(bench, made, name), _snapshot(bench, made, name)
-    bench.restart()
-    later = _snapshot(bench, made, name)
-    bench.require(first == again == later, f"equal demands gave the snapshots {first}, {again} and {later}")
-    _drop(bench, first)
-
-
-@rule(
-    "create_snapshot",
-    "delete_snapshot",
-    after=(a_snapshot_is_made_once,),
-    sanity=(
-        "CreateSnapshot should fail when requesting to create a snapshot with already existing name and "
-        "different source"
-    ),
-)
-def a_snapshot_of_another_asset_is_refused(bench: Bench) -> None:
-    """The name of an existing snapshot for another asset is `AlreadyExists`."""
-    one, two = bench.make(), bench.make()
-    name = f"snapshot-{one.demand.claim.uid}"
-    handle = _snapshot(bench, one, name)
-    wish = _wish(bench, two, name)
-    bench.require_refused("create_snapshot", wish, AlreadyExists, why="it is of another asset", retry=True)
-    _drop(bench, handle)
-
-
-@rule(
-    "create_snapshot",
-    "delete_snapshot",
-    waivable=False,
-    after=(a_snapshot_is_made_once,),
-    sanity="DeleteSnapshot should succeed when an invalid snapshot id is used",
-)
-def delete_snapshot_of_what_is_gone_is_done(bench: Bench) -> None:
-    """`delete_snapshot` is `Done` again, and for a handle that never was."""
-    made = bench.make()
-    handle = _snapshot(bench, made, f"snapshot-{made.demand.claim.uid}")
-    for _ in range(2):
-        _drop(bench, handle)
-    _drop(bench, "no-such-snapshot")
-
-
-@rule(
-    "create_snapshot",
-    "delete_snapshot",
-    after=(a_snapshot_is_made_once, provision_again_gives_the_same_asset),
-    sanity="CreateVolume should create volume from an existing source snapshot",
-)
-def an_asset_is_made_from_a_snapshot(bench: Bench) -> None:
-    """An asset can be made from a ready snapshot, as large as its source, and asking again is an equal demand."""
-    made = bench.make()
-    handle = _snapshot(bench, made, f"snapshot-{made.demand.claim.uid}")
-    demand = bench.demand(source_snapshot=handle, capacity_bytes=made.asset.capacity_bytes)
-    copy = bench.make(demand)
-    bench.require(copy.asset.handle != made.asset.handle, "the copy is the source itself")
-    bench.require_same(bench.instance.provision(demand), copy.asset, "an equal demand for a copy")
-    other = replace(demand, source_snapshot=None)
-    with contextlib.suppress(BackendError):
-        asset = bench.instance.provision(other)
-        bench.require(asset.handle != copy.asset.handle, "a demand for an empty asset got a copy of a snapshot")
-    _drop(bench, handle)
-
-
 RULES = (
     attach_and_detach_work,
     attach_again_is_the_same_attachment,
@@ -296,8 +196,4 @@ RULES = (
     the_limit_of_a_node_is_kept,
     list_shows_where_assets_are_attached,
     delete_refuses_what_is_in_use,
-    a_snapshot_is_made_once,
-    a_snapshot_of_another_asset_is_refused,
-    delete_snapshot_of_what_is_gone_is_done,
-    an_asset_is_made_from_a_snapshot,
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from volplane.assets import ListedAsset, VolumeSource
+from volplane.assets import AssetPage, ListedAsset, VolumeSource
 from volplane.errors import BackendError, ResourceExhausted
 from volplane.requests import CapacityRequest, ListRequest, OwnsRequest
 from volplane_testing.conformance.bench import Bench
@@ -137,9 +137,9 @@ def list_is_complete_while_things_change(bench: Bench) -> None:
     made = [bench.make() for _ in range(bench.subject.page_assets + 4)]
     kept = {each.asset.handle: each for each in made}
     listed: list[str] = []
-    pages: Iterator[tuple[ListedAsset, ...]] = pages_of(bench.instance)
+    pages: Iterator[AssetPage] = pages_of(bench.instance, ListRequest)
     for number, page in enumerate(pages):
-        listed += [each.handle for each in page]
+        listed += [each.handle for each in page.assets]
         if number % 2:
             bench.make()
             continue
