@@ -4,7 +4,7 @@ should.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -12,12 +12,16 @@ import pytest
 from clocks import SteppedClock
 from unit.testing.planted import BUGS, SECRET, SLOW_BUGS
 from unit.testing.planted_crashes import Disk
+from unit.testing.planted_snapshots import SNAPSHOT_BUGS
 from volplane import (
     Asset,
     VolumeSource,
 )
-from volplane_testing.conformance import RULES, Report, RuleStatus, Subject, run_rules
+from volplane_testing.conformance import RULES, Report, Rule, RuleStatus, Subject, run_rules
+from volplane_testing.conformance.rules import snapshots
 from volplane_testing.memory import DRIVER, ZONE, MemoryBackend
+
+OF_ASSETS = [rule for rule in RULES if rule not in snapshots.RULES]
 
 
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:
@@ -51,8 +55,10 @@ def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> 
     )
 
 
-def report(kind: Callable[..., MemoryBackend], points: int = 4, **storage: Any) -> Report:
-    return run_rules(lambda: subject(kind, points, **storage))
+def report(
+    kind: Callable[..., MemoryBackend], points: int = 4, rules: Iterable[Rule] = RULES, **storage: Any
+) -> Report:
+    return run_rules(lambda: subject(kind, points, **storage), list(rules))
 
 
 @pytest.mark.parametrize(
@@ -86,12 +92,24 @@ def test_between_them_they_judge_every_rule() -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_breaks_the_rule_that_it_should_and_no_other(bug: type[MemoryBackend]) -> None:
-    judged = report(bug, 48 if "crash" in BUGS[bug] else 4)
+    judged = report(bug, 48 if "crash" in BUGS[bug] else 4, OF_ASSETS)
     assert judged.violated == (BUGS[bug],), str(judged)
     assert not judged.named(RuleStatus.BROKEN)
 
 
 @pytest.mark.parametrize("bug", SLOW_BUGS, ids=lambda bug: bug.__name__)
 def test_a_bug_of_a_slow_backend_too(bug: type[MemoryBackend]) -> None:
-    judged = report(bug, delay=30.0)
+    judged = report(bug, rules=OF_ASSETS, delay=30.0)
     assert judged.violated == (SLOW_BUGS[bug],), str(judged)
+
+
+@pytest.mark.parametrize("bug", SNAPSHOT_BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_about_snapshots_breaks_the_rule_that_it_should_and_no_other(bug: type[MemoryBackend]) -> None:
+    points, places = 48 if "crash" in SNAPSHOT_BUGS[bug] else 4, {"zones": ("a", "b"), "clones": "anywhere"}
+    judged = report(bug, points, snapshots.RULES, **places)
+    assert judged.violated == (SNAPSHOT_BUGS[bug],), str(judged)
+    assert not judged.named(RuleStatus.BROKEN)
+
+
+def test_every_rule_about_snapshots_is_broken_by_a_bug() -> None:
+    assert set(SNAPSHOT_BUGS.values()) == {rule.name for rule in snapshots.RULES}
