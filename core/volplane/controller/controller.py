@@ -115,6 +115,8 @@ class Controller:
     """Sentences of explain about what a bound claim waits for in this controller, beside its own keys."""
     watches: tuple[Watch, ...] = ()
     """What it reads beside `cache`."""
+    own: tuple[Watch, ...] = ()
+    """What it reads of kinds that a cluster may not serve: it alone waits until they are synced."""
     subscribe: Callable[[], None] = lambda: None
     """Subscribes the event handlers that turn changes of caches into keys. Called once all queues exist."""
     operations: Mapping[str, Handler] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from volplane.kube.objects import Claim, Node, StorageClass, Volume, VolumeAttri
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 from volplane.state.cluster_state import NodePlaces
 from volplane.state.matching import capacity_of, mode_of, request_of
-from volplane.state.naming import generation_of, handle_in, volume_name_of, volume_source
+from volplane.state.naming import generation_of, handle_of, volume_name_of, volume_source
 from volplane.state.records import ClaimIntent
 
 NANOS = 10**9
@@ -149,7 +149,7 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
     return VolumeIdentity(
         name=volume.name,
         uid=volume.uid,
-        handle=volume.annotation(names.HANDLE) or handle_in(source),
+        handle=handle_of(volume),
         source=source,
         capacity_bytes=-(-capacity_of(volume) // NANOS),
         owner=owner,

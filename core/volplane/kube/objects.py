@@ -193,6 +193,8 @@ class ResourceRequests(Fields):
 
 class TypedReference(Fields):
     kind: str = ""
+    name: str = ""
+    api_group: str | None = None
 
 
 class ClaimSpec(Fields):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from random import Random
 from typing import Any
@@ -139,7 +139,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
             each.queue,
             each.decide,
             kind=each.cache.kind,
-            caches=caches,
+            caches={**caches, **{watch.cache.kind.plural: watch.cache for watch in each.own}},
             client=client,
             recorder=parts.recorder,
             start_operation=dispatcher.start,
@@ -195,8 +195,9 @@ def watches_of(controllers: Iterable[Controller]) -> dict[str, Watch]:
     """
     found: dict[str, Watch] = {}
     for controller in controllers:
-        named = any(each.cache is controller.cache for each in controller.watches)
-        for watch in controller.watches if named else (Watch(cache=controller.cache), *controller.watches):
+        watches = (*controller.watches, *(replace(each, required=False) for each in controller.own))
+        named = any(each.cache is controller.cache for each in watches)
+        for watch in watches if named else (Watch(cache=controller.cache), *watches):
             known = found.get(watch.cache.kind.plural)
             if known is None or not watch.namespace:
                 found[watch.cache.kind.plural] = watch

@@ -19,10 +19,12 @@ from volplane.protection import PROTECTION
 from volplane.provision import PROVISIONER
 from volplane.reclaim import RECLAIMER
 from volplane.roles import CLAIMS_AND_VOLUMES
+from volplane.snapshots import SNAPSHOT_CONTROLLER, SNAPSHOTS, SNAPSHOTTER
 
 DUTIES: Final[list[Duty[Any]]] = [
     *(CLAIMS_AND_VOLUMES, BINDER, PROVISIONER, RECLAIMER, EXPANDER, PROTECTION),
     *(ATTACH_DETACH, ATTACHER, CSI_DRIVER_OBJECTS, ASSIGNER, CAPACITY),
+    *(SNAPSHOT_CONTROLLER, SNAPSHOTTER, SNAPSHOTS),
 ]
 
 

@@ -68,6 +68,11 @@ def handle_in(source: VolumeSource) -> str:
     return str(source.fields.get(_KINDS.get(source.kind, {}).get("handle", ""), ""))
 
 
+def handle_of(volume: Volume) -> str:
+    """Return the backend's id of the volume's asset: as its maker has noted it, else as the source has it."""
+    return volume.annotation(names.HANDLE) or handle_in(volume_source(volume))
+
+
 def csi_source(volume: Volume) -> tuple[str, str]:
     """Return CSI driver name and handle; for an in-tree source of a cloud those that the CSI driver has for it.
 

@@ -1,0 +1,91 @@
+"""Snapshots: the two halves of the stock pair.
+
+The snapshot-controller (`decide`) binds VolumeSnapshots and contents, and the snapshotter (`contents`) has snapshots
+cut, looked up and deleted. Both are pure; `operation` makes the live checks and calls the hooks. While a stock
+snapshot-controller holds its Lease, only the second works, by its protocol. docs/explanation/snapshots.md says more.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
+from volplane.intents.operation import OperationDeps
+from volplane.snapshots.contents import decide_content
+from volplane.snapshots.decide import SEEK, decide_snapshot, decide_source
+from volplane.snapshots.handlers import SnapshotHandlers
+from volplane.snapshots.operation import QUEUE, SnapshotOperations
+from volplane.snapshots.state import STOCK_LEASE, SnapshotState
+
+__all__ = ["SNAPSHOTS", "SNAPSHOTTER", "SNAPSHOT_CONTROLLER"]
+
+_GROUP: Final = "snapshot.storage.k8s.io"
+
+
+def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
+    common, sidecar = role.runs("snapshot-controller"), role.runs("snapshotter")
+    if not (common or sidecar) or role.node_name:
+        return
+    state = SnapshotState(cluster=deps.cluster, common=common)
+    snapshots, sources, contents = deps.queue("snapshots"), deps.queue("snapshot-sources"), deps.queue(QUEUE)
+    handlers = SnapshotHandlers(state, snapshots, contents, sources)
+    operations = SnapshotOperations(deps, state)
+    own = (
+        Watch(cache=state.snapshots),
+        Watch(cache=state.contents),
+        Watch(cache=state.classes),
+        Watch(cache=state.leases, field_selector=f"metadata.name={STOCK_LEASE}"),
+    )
+    if sidecar:
+        yield Controller(
+            queue=QUEUE,
+            cache=state.contents,
+            decide=lambda name, reads: decide_content(name, state, reads),
+            own=own,
+            subscribe=handlers.subscribe,
+            operations=operations.handlers(),
+            resync=state.contents.keys,
+            of_driver=handlers.contents_of_driver,
+        )
+    if not common:
+        return
+    yield Controller(
+        queue="snapshots",
+        cache=state.snapshots,
+        decide=lambda key, reads: decide_snapshot(key, state, reads),
+        own=own,
+        subscribe=handlers.subscribe if not sidecar else lambda: None,
+        operations={SEEK: operations.seek},
+        resync=state.snapshots.keys,
+        of_driver=lambda _name: handlers.waiting(),
+    )
+    yield Controller(
+        queue="snapshot-sources",
+        cache=deps.cluster.claims,
+        explained="reason",
+        topic="its snapshots: ",
+        decide=lambda key, _reads: decide_source(key, state),
+        own=own,
+        resync=handlers.held_claims,
+    )
+
+
+_KINDS: Final = (
+    Rule(_GROUP, "volumesnapshots", READ),
+    Rule(_GROUP, "volumesnapshotcontents", (*READ, "patch")),
+    Rule(_GROUP, "volumesnapshotcontents/status", ("patch",)),
+    Rule(_GROUP, "volumesnapshotclasses", FOLLOW),
+    Rule("coordination.k8s.io", "leases", FOLLOW, (STOCK_LEASE,)),
+)
+SNAPSHOT_CONTROLLER: Final[Duty[OperationDeps]] = Duty(
+    option="snapshot-controller",
+    permissions=(
+        *_KINDS,
+        Rule(_GROUP, "volumesnapshots", ("patch",)),
+        Rule(_GROUP, "volumesnapshots/status", ("patch",)),
+        Rule(_GROUP, "volumesnapshotcontents", ("create", "delete")),
+        Rule("", "persistentvolumeclaims", ("patch",)),
+    ),
+)
+SNAPSHOTTER: Final[Duty[OperationDeps]] = Duty(option="snapshotter", permissions=_KINDS)
+SNAPSHOTS: Final[Duty[OperationDeps]] = Duty(option="", controllers=_controllers)
+"""The controllers of both, which share what they see."""

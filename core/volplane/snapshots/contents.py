@@ -1,0 +1,293 @@
+"""The next step for a VolumeSnapshotContent of one of our drivers: the half of the csi-snapshotter. Pure.
+
+A content of ours carries finalizer and intent from its creation, so nothing is cut that no object leads to. One that a
+stock snapshot-controller has made gets both, and its mark `being-created`, in one write before the first call; then the
+protocol of that controller is kept: nothing is deleted before its mark `being-deleted`, and the mark of the call goes
+once its outcome is known. Whether a snapshot is ready is asked of `find_snapshot`: nothing is cut to learn that.
+Source: pkg/sidecar-controller of kubernetes-csi/external-snapshotter.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
+from volplane.drivers.driver import DriverView
+from volplane.intents.ownership import driver_named
+from volplane.kube import names
+from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.objects import VolumeSnapshotContent
+from volplane.snapshots.parameters import class_flaw
+from volplane.snapshots.state import (
+    TERMINAL,
+    Cut,
+    Cutting,
+    Lost,
+    Removed,
+    Removing,
+    SnapshotIntent,
+    SnapshotState,
+    intent_of,
+    is_terminal,
+)
+from volplane.state.cluster_state import ClusterState
+from volplane.state.records import INTENT_VERSION, write_intent
+
+CREATE: Final = "create_snapshot"
+FIND: Final = "find_snapshot"
+DELETE: Final = "delete_snapshot"
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+NO_SNAPSHOT: Final = "the storage has no snapshot of it, and none is cut any more"
+
+
+def decide_content(name: str, state: SnapshotState, reads: LiveReads) -> Action:
+    content = state.contents.get(name)
+    if content is None:
+        return Settled()
+    lookup = driver_named(content.spec.driver, state.cluster)
+    driver = lookup.driver
+    if driver is None:
+        return lookup.next or (Wait(reason=lookup.reason) if lookup.reason else Settled())
+    if content.terminating and not content.has_finalizer(names.CONTENT_BOUND):
+        return Settled()  # Nothing here holds it.
+    if content.terminating and (step := _deletion(content, driver, state, reads)) is not None:
+        return step
+    source = content.spec.source
+    if bool(source.volume_handle) == bool(source.snapshot_handle):
+        text = "Exactly one of VolumeHandle and SnapshotHandle should be specified"
+        return Wait(reason=text, events=(warning(VOLUME_SNAPSHOT_CONTENTS, content, "ContentValidationError", text),))
+    if content.annotation(names.GROUP_SNAPSHOT_HANDLE) is not None:
+        return Settled()  # It is cut with those of its group.
+    if source.snapshot_handle and not content.spec.volume_snapshot_ref.uid:
+        return Wait(reason=f"no VolumeSnapshot {content.spec.volume_snapshot_ref.key} is bound to it")
+    return _make(content, driver, state)
+
+
+def _make(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState) -> Action:
+    """Return the next action towards a snapshot that is ready."""
+    step, status = state.progress.get(content.uid).step, content.status
+    if (shown := _show(content, state)) is not None:
+        return shown
+    if status.ready_to_use or is_terminal(status.error):
+        return Settled()
+    marked = content.annotation(names.SNAPSHOT_BEING_DELETED) is not None
+    if state.binds and marked and content.spec.deletion_policy == "Delete":
+        return Wait(reason="its VolumeSnapshot is being deleted")
+    if not driver.supports(FIND):
+        return _cannot(content, f'driver "{driver.name}" makes no snapshots', state)
+    if isinstance(step, Cut) and (left := max(step.due - state.cluster.monotonic(), 0.0)):
+        doing = f": {step.snapshot.state}" if step.snapshot.state else ""
+        return Wait(reason=f"the snapshot is cut and not ready yet{doing}", seconds=left)
+    if status.snapshot_handle or content.spec.source.snapshot_handle or not may_cut(content, state):
+        return run(FIND, content, driver)
+    first = _declare(content, driver, state)
+    return first or _resume(content, step, state) or run(CREATE, content, driver)
+
+
+def _show(content: VolumeSnapshotContent, state: SnapshotState) -> Action | None:
+    """Return the write of what hooks have shown; None if the object shows it."""
+    progress, reference = state.progress.get(content.uid), content.spec.volume_snapshot_ref
+    step = progress.step
+    if progress.failure is not None and (patch := show_error(content, progress.failure.message, state)) is not None:
+        return patch
+    if isinstance(step, Cut) and (shown := _status(content, step, state)):
+        why, body = "show the snapshot", {"status": shown}
+        return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, subresource="status", why=why)
+    if isinstance(step, Lost):
+        if state.binds and intent_of(content) is not None and reference.key not in state.snapshots:
+            why = f"neither VolumeSnapshot {reference.key} nor a snapshot of it exists"
+            return Delete(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, why=why)
+        if (patch := show_error(content, TERMINAL + NO_SNAPSHOT, state)) is not None:
+            return patch
+    # Once the outcome is known, this mark would only keep the object from being deleted.
+    ended = bool(content.status.snapshot_handle) or isinstance(step, Lost) or is_terminal(content.status.error)
+    if ended and content.annotation(names.SNAPSHOT_BEING_CREATED) is not None:
+        return annotate(content, {names.SNAPSHOT_BEING_CREATED: None}, why="nothing is being cut for it")
+    return None
+
+
+def may_cut(content: VolumeSnapshotContent, state: SnapshotState) -> bool:
+    """Return whether a snapshot may be cut for the content, which has none: somebody waits for its moment.
+
+    A VolumeSnapshot that shows a moment had a snapshot: what is cut now would be other data under its name. Beside a
+    stock controller a call without an answer goes on until there is one, whatever is deleted meanwhile.
+    """
+    if not state.binds:
+        marked = content.annotation(names.SNAPSHOT_BEING_DELETED) is not None
+        return content.annotation(names.SNAPSHOT_BEING_CREATED) is not None or not marked
+    snapshot = state.snapshot_of(content)
+    wanted = snapshot is not None and not snapshot.terminating and snapshot.status.creation_time is None
+    return wanted and content.annotation(names.SNAPSHOT_BEING_DELETED) is None and not content.terminating
+
+
+def _declare(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState) -> Action | None:
+    """Return the write that comes before the first call; None if it is done, as on all contents of ours."""
+    held, intent = content.has_finalizer(names.CONTENT_BOUND), intent_of(content)
+    beside = not state.binds and content.annotation(names.SNAPSHOT_BEING_CREATED) is None
+    if held and intent is not None and not beside:
+        return None
+    annotations: dict[str, str] = {names.SNAPSHOT_BEING_CREATED: "yes"} if beside else {}
+    if intent is None:
+        volume = state.source_of(content)
+        if volume is None:
+            handle = content.spec.source.volume_handle
+            return _cannot(content, f"its claim is bound to no volume with the handle {handle}", state)
+        if not driver.supports(CREATE):
+            return _cannot(content, f'driver "{driver.name}" makes no snapshots', state)
+        class_name = content.spec.volume_snapshot_class_name or ""
+        of_class = state.classes.get(class_name)
+        if of_class is None:
+            return _cannot(content, f'volumesnapshotclass.snapshot.storage.k8s.io "{class_name}" not found', state)
+        if flaw := class_flaw(of_class, driver):
+            return _cannot(content, flaw, state)
+        uid = content.spec.volume_snapshot_ref.uid
+        fresh = new_intent(uid, volume.name, dict(of_class.parameters or {}), state.cluster)
+        annotations[names.INTENT] = write_intent(fresh)
+    metadata: dict[str, Any] = {"annotations": annotations} if annotations else {}
+    # The API server refuses new finalizers on an object that is being deleted.
+    if not held and not content.terminating:
+        metadata["finalizers"] = [*(content.metadata.finalizers or ()), names.CONTENT_BOUND]
+    if not metadata:
+        return None
+    why = "what may be cut is on record first"
+    return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body={"metadata": metadata}, why=why)
+
+
+def new_intent(snapshot_uid: str, volume: str, parameters: dict[str, str], cluster: ClusterState) -> SnapshotIntent:
+    return SnapshotIntent(
+        v=INTENT_VERSION,
+        cluster=cluster.cluster_id,
+        snapshot=snapshot_uid,
+        volume=volume,
+        parameters=parameters,
+        fence=cluster.fence(),
+    )
+
+
+def _status(content: VolumeSnapshotContent, cut: Cut, state: SnapshotState) -> dict[str, Any]:
+    """Return what the status lacks of the snapshot. Handle, time and size are never changed."""
+    status, snapshot = content.status, cut.snapshot
+    shown: dict[str, Any] = {}
+    if not status.snapshot_handle:
+        shown["snapshotHandle"] = snapshot.handle
+    if status.creation_time is None:
+        shown["creationTime"] = cut.created
+    if not status.restore_size and snapshot.size_bytes > 0:
+        shown["restoreSize"] = snapshot.size_bytes
+    if status.ready_to_use != snapshot.ready or not status.snapshot_handle:
+        shown["readyToUse"] = snapshot.ready
+    message = status.error.message if status.error is not None else ""
+    wanted = TERMINAL + snapshot.failed if snapshot.failed else ""
+    if message != wanted:
+        shown["error"] = {"time": _now(state.cluster), "message": wanted} if wanted else None
+    return shown
+
+
+def show_error(content: VolumeSnapshotContent, message: str, state: SnapshotState) -> Patch | None:
+    """Return the write of an error; None if the status shows it already: the time of the first one is kept."""
+    shown = content.status.error
+    if shown is not None and shown.message == message:
+        return None
+    status = {"readyToUse": False, "error": {"time": _now(state.cluster), "message": message}}
+    body = {"status": status}
+    return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, subresource="status", why=message)
+
+
+def _cannot(content: VolumeSnapshotContent, message: str, state: SnapshotState) -> Action:
+    """Show why no call can be made, until something changes."""
+    reason = "SnapshotContentCheckandUpdateFailed"
+    event = warning(
+        VOLUME_SNAPSHOT_CONTENTS, content, reason, f"Failed to check and update snapshot content: {message}"
+    )
+    shown = show_error(content, f"Failed to check and update snapshot content: {message}", state)
+    return replace(shown, events=(event,)) if shown is not None else Wait(reason=message)
+
+
+# --- deletion -----------------------------------------------------------------------------------------------------
+
+
+def _deletion(
+    content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState, reads: LiveReads
+) -> Action | None:
+    """Return the next step of the deletion; None if a call that may cut has to be answered first."""
+    if not state.binds and content.annotation(names.SNAPSHOT_BEING_CREATED) is not None:
+        if not content.status.snapshot_handle and not isinstance(state.progress.get(content.uid).step, Lost):
+            return None
+        return annotate(content, {names.SNAPSHOT_BEING_CREATED: None}, why="nothing is being cut for it")
+    if (first := awaits_snapshot(content, state, reads)) is not None:
+        return first
+    progress = state.progress.get(content.uid)
+    step = progress.step
+    member = content.annotation(names.GROUP_SNAPSHOT_HANDLE) is not None
+    if content.spec.deletion_policy != "Delete" or member:
+        return _release(content, why=f"its snapshot is kept by policy {content.spec.deletion_policy}")
+    if isinstance(step, Removed):
+        if not state.binds and content.status.snapshot_handle:
+            gone = dict.fromkeys(("snapshotHandle", "readyToUse", "creationTime", "restoreSize"))
+            why = "its snapshot is gone"
+            return Patch(
+                kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body={"status": gone}, subresource="status", why=why
+            )
+        return _release(content, why="its snapshot is gone")
+    if progress.failure is not None and (patch := show_error(content, progress.failure.message, state)) is not None:
+        return patch
+    return _resume(content, step, state) or run(DELETE, content, driver)
+
+
+def awaits_snapshot(content: VolumeSnapshotContent, state: SnapshotState, reads: LiveReads) -> Action | None:
+    """Return what comes before a content that is being deleted may go: its VolumeSnapshot is in use; else None.
+
+    That it is being deleted, too, is a mark. Beside a stock controller nothing else counts. Otherwise the content of a
+    VolumeSnapshot that is gone, by a live read, may go: somebody has removed its finalizers.
+    """
+    reference = content.spec.volume_snapshot_ref
+    unbound = bool(content.spec.source.snapshot_handle) and not reference.uid
+    if unbound or content.annotation(names.SNAPSHOT_BEING_DELETED) is not None:
+        return None
+    if not state.binds:
+        return Wait(reason=f"the snapshot-controller has not said that VolumeSnapshot {reference.key} is being deleted")
+    if not reads.has(VOLUME_SNAPSHOTS, reference.key):
+        return Read(VOLUME_SNAPSHOTS, reference.key, why="is its VolumeSnapshot gone?")
+    live = reads.get(VOLUME_SNAPSHOTS, reference.key)
+    if live is None or (reference.uid and live.uid != reference.uid):
+        return None
+    return Wait(reason=f"VolumeSnapshot {reference.key} needs it: delete that, and it goes with it")
+
+
+def _release(content: VolumeSnapshotContent, *, why: str) -> Patch:
+    kept = [name for name in content.metadata.finalizers or () if name != names.CONTENT_BOUND]
+    body = {"metadata": {"finalizers": kept or None}}
+    return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, why=why)
+
+
+# --- shared -------------------------------------------------------------------------------------------------------
+
+
+def run(verb: str, content: VolumeSnapshotContent, driver: DriverView) -> Run:
+    group = f"{verb} {content.spec.volume_snapshot_class_name or ''}"
+    return Run(verb=verb, key=content.key, uid=content.uid, driver=driver.name, asset=content.name, group=group)
+
+
+def annotate(content: VolumeSnapshotContent, annotations: dict[str, str | None], *, why: str) -> Patch:
+    body = {"metadata": {"annotations": annotations}}
+    return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, why=why)
+
+
+def _resume(content: VolumeSnapshotContent, step: object, state: SnapshotState) -> Action | None:
+    """Go on with a long call: keep its state on the content, or wait until it is due; None: call the hook now."""
+    if not isinstance(step, Cutting | Removing):
+        return None
+    field = "deleting" if isinstance(step, Removing) else "state"
+    intent = intent_of(content)
+    if intent is not None and step.unrecorded(getattr(intent, field)):
+        kept = replace(intent, **{field: dict(step.state)})
+        return annotate(content, {names.INTENT: write_intent(kept)}, why="keep the driver's state")
+    left = step.left(state.cluster.monotonic())
+    return Wait(reason="the driver is at work on the snapshot", seconds=left) if left else None
+
+
+def _now(cluster: ClusterState) -> str:
+    return cluster.now().astimezone(UTC).strftime(TIME_FORMAT)

@@ -1,0 +1,486 @@
+"""The next step for a VolumeSnapshot, and for the claim it is of: the half of the snapshot-controller. Pure.
+
+1. One patch puts the class and the finalizers on the VolumeSnapshot. 2. A finalizer keeps the claim until the cut.
+3. The content is created with its finalizer and its intent; `contents` has the snapshot cut. 4. The status is copied
+from the content. 5. The claim is released. Everything that can be refused is refused before the first of them, and
+said in the status with both values. A VolumeSnapshot that shows a moment and has lost its content gets another one
+only for the snapshot that the storage still has: nothing is cut a second time.
+Source: pkg/common-controller of kubernetes-csi/external-snapshotter, whose reasons and texts are kept.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from volplane.controller.actions import (
+    Action,
+    Create,
+    Delete,
+    EventRecord,
+    LiveReads,
+    Patch,
+    Read,
+    Run,
+    Settled,
+    Wait,
+    warning,
+)
+from volplane.drivers.driver import DriverView
+from volplane.intents.ownership import driver_named, driver_of
+from volplane.kube import names
+from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
+from volplane.kube.quantity import format_bytes
+from volplane.snapshots.contents import TIME_FORMAT, annotate, new_intent
+from volplane.snapshots.parameters import class_flaw
+from volplane.snapshots.state import (
+    TERMINAL,
+    Cut,
+    Lost,
+    SnapshotState,
+    content_name_of,
+    is_terminal,
+    names_snapshot,
+)
+from volplane.state.matching import mode_of, refers_to
+from volplane.state.naming import handle_of
+from volplane.state.records import write_intent
+
+SEEK: Final = "seek_snapshot"
+"""Look for the snapshot of a VolumeSnapshot whose content is gone."""
+_REFERENCE: Final = {"apiVersion": VOLUME_SNAPSHOTS.api_version, "kind": VOLUME_SNAPSHOTS.kind}
+_NOT_CREATED: Final = "Failed to create snapshot content with error "
+
+
+class _Refusal(Exception):
+    """Why nothing can be cut now. first: what comes before that is known, or instead of saying it."""
+
+    def __init__(self, reason: str, message: str, *, first: Action | None = None) -> None:
+        super().__init__(message)
+        self.reason, self.message, self.first = reason, message, first
+
+
+def decide_snapshot(key: str, state: SnapshotState, reads: LiveReads) -> Action:
+    snapshot = state.snapshots.get(key)
+    if snapshot is None:
+        return Settled()
+    lease, seconds = state.stock_for()
+    if lease:
+        return Wait(reason=f"the stock snapshot-controller that holds Lease {lease} binds it", seconds=seconds)
+    if snapshot.terminating:
+        return _deletion(snapshot, state)
+    source = snapshot.spec.source
+    if bool(source.persistent_volume_claim_name) == bool(source.volume_snapshot_content_name):
+        text = "Exactly one of PersistentVolumeClaimName and VolumeSnapshotContentName should be specified"
+        return _refuse(snapshot, "SnapshotValidationError", text, state)
+    return (_static if source.volume_snapshot_content_name else _dynamic)(snapshot, state, reads)
+
+
+# --- a dynamic snapshot ---------------------------------------------------------------------------------------------
+
+
+def _dynamic(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> Action:
+    content = state.content_of(snapshot)
+    if content is not None:
+        return _dynamic_content(snapshot, content, state)
+    if is_terminal(snapshot.status.error):
+        return Settled()
+    if snapshot.status.creation_time is not None:
+        return _heal(snapshot, state, reads)
+    try:
+        return _begin(snapshot, state)
+    except _Refusal as refusal:
+        if refusal.first is not None:
+            return refusal.first
+        return _refuse(snapshot, refusal.reason, refusal.message, state)
+
+
+def _dynamic_content(snapshot: VolumeSnapshot, content: VolumeSnapshotContent, state: SnapshotState) -> Action:
+    source = content.spec.source
+    if source.snapshot_handle and not source.volume_handle:
+        text = f"VolumeSnapshotContent {content.name} is pre-provisioned while expecting a dynamically provisioned one"
+        return _refuse(snapshot, "SnapshotContentMismatch", text, state)
+    if not names_snapshot(content, snapshot):
+        text = f"VolumeSnapshotContent [{content.name}] is bound to a different snapshot"
+        return _refuse(snapshot, "SnapshotContentMisbound", text, state)
+    if source.snapshot_handle:
+        text = f"Snapshot handle should not be set in content {content.name} for dynamic provisioning"
+        return _refuse(snapshot, "SnapshotHandleSet", text, state)
+    if not _ours(content, state):
+        return Settled()
+    return _hold(snapshot, content) or _follow(snapshot, content)
+
+
+def _begin(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
+    """Return the next step until the content exists. Raises _Refusal."""
+    claim, of_class = state.claim_of(snapshot), _named_class(snapshot, state)
+    if of_class is not None and not _configured(of_class.driver, state):
+        volume = state.cluster.volume_of(claim) if claim is not None else None
+        lookup = driver_of(volume, state.cluster) if volume is not None else None
+        if lookup is None or (lookup.driver is None and lookup.next is None):
+            return Settled()  # Neither the class nor the volume is of a driver of ours.
+    claim, volume, driver = _source(snapshot, claim, of_class, state)
+    if of_class is None and (name := snapshot.spec.volume_snapshot_class_name) is not None:
+        text = f'Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
+        raise _Refusal("GetSnapshotClassFailed", text)
+    chosen = of_class or _default_class(driver, state)
+    if flaw := class_flaw(chosen, driver):
+        raise _Refusal("SnapshotContentCreationFailed", _NOT_CREATED + flaw)
+    if not driver.supports("create_snapshot"):
+        raise _Refusal("SnapshotContentCreationFailed", f'{_NOT_CREATED}driver "{driver.name}" makes no snapshots')
+    if not handle_of(volume):
+        nothing = f"the source of volume {volume.name} has nothing by which driver {driver.name} would know it"
+        raise _Refusal("SnapshotContentCreationFailed", _NOT_CREATED + nothing)
+    if (hold := _hold_with(snapshot, chosen)) is not None:
+        return hold
+    if not claim.has_finalizer(names.CLAIM_AS_SOURCE):
+        body = {"metadata": {"finalizers": [*(claim.metadata.finalizers or ()), names.CLAIM_AS_SOURCE]}}
+        return Patch(kind=CLAIMS, target=claim, body=body, why=f"keep it until snapshot {snapshot.key} is cut")
+    return _create(snapshot, volume, driver, chosen, state)
+
+
+def _source(
+    snapshot: VolumeSnapshot, claim: Claim | None, of_class: VolumeSnapshotClass | None, state: SnapshotState
+) -> tuple[Claim, Volume, DriverView]:
+    """Return the claim, its volume and the driver that cuts it. Raises _Refusal."""
+    reason, prefix = "SnapshotContentCreationFailed", _NOT_CREATED
+    if of_class is None and snapshot.spec.volume_snapshot_class_name is None:
+        reason, prefix = "SetDefaultSnapshotClassFailed", "Failed to set default snapshot class with error "
+    if claim is None:
+        name = snapshot.spec.source.persistent_volume_claim_name
+        raise _Refusal(reason, f'{prefix}cannot get claim from snapshot: persistentvolumeclaim "{name}" not found')
+    volume = state.cluster.volumes.get(claim.spec.volume_name)
+    if volume is None or _unbound(claim, volume):
+        raise _Refusal(reason, prefix + _unbound(claim, volume))
+    lookup = driver_of(volume, state.cluster)
+    if lookup.driver is None:
+        if lookup.next is not None:
+            raise _Refusal("", "", first=lookup.next)
+        raise _Refusal(reason, prefix + _undriven(volume, lookup.reason, of_class, state))
+    return claim, volume, lookup.driver
+
+
+def _unbound(claim: Claim, volume: Volume | None) -> str:
+    """Return why the claim has no volume that can be cut; "" if it has."""
+    if claim.terminating and not claim.has_finalizer(names.CLAIM_AS_SOURCE):
+        return "cannot add finalizer on claim because it is being deleted"
+    if claim.status.phase != "Bound":
+        return f"the PVC {claim.name} is not yet bound to a PV, will not attempt to take a snapshot"
+    if volume is None:
+        return f'failed to retrieve PV {claim.spec.volume_name}: persistentvolume "{claim.spec.volume_name}" not found'
+    if refers_to(volume, claim):
+        return ""
+    return f"claim in dataSource not bound or invalid: volume {volume.name} does not refer to it"
+
+
+def _undriven(volume: Volume, reason: str, of_class: VolumeSnapshotClass | None, state: SnapshotState) -> str:
+    """Return why no driver here cuts the volume. Raises _Refusal if it is another controller's matter."""
+    maker = volume.annotation(names.PROVISIONED_BY) or ""
+    if state.cluster.drivers.on_nodes(maker):
+        return f"driver {maker} is served by the processes of the nodes, which make no snapshots"
+    if reason:
+        return f"volume {volume.name}: {reason}"
+    if of_class is None:
+        raise _Refusal("", "", first=Settled())
+    theirs = (volume.spec.csi or {}).get("driver") or maker or "none here"
+    return f'VolumeSnapshotClass "{of_class.name}" is of driver "{of_class.driver}", the volume is of "{theirs}"'
+
+
+def _named_class(snapshot: VolumeSnapshot, state: SnapshotState) -> VolumeSnapshotClass | None:
+    name = snapshot.spec.volume_snapshot_class_name
+    return state.classes.get(name) if name is not None else None
+
+
+def _default_class(driver: DriverView, state: SnapshotState) -> VolumeSnapshotClass:
+    default = [
+        each
+        for each in state.classes.values()
+        if each.driver == driver.name and each.annotation(names.DEFAULT_SNAPSHOT_CLASS) == "true"
+    ]
+    if len(default) == 1:
+        return default[0]
+    prefix = "Failed to set default snapshot class with error "
+    if not default:
+        none = f"{prefix}cannot find default snapshot class of driver {driver.name}"
+        raise _Refusal("SetDefaultSnapshotClassFailed", none)
+    several = ", ".join(sorted(each.name for each in default))
+    count = f"{prefix}{len(default)} default snapshot classes were found: {several}"
+    raise _Refusal("SetDefaultSnapshotClassFailed", count)
+
+
+def _create(
+    snapshot: VolumeSnapshot, volume: Volume, driver: DriverView, of_class: VolumeSnapshotClass, state: SnapshotState
+) -> Create:
+    intent = new_intent(snapshot.uid, volume.name, dict(of_class.parameters or {}), state.cluster)
+    text = f"Waiting for a snapshot {snapshot.key} to be created by the CSI driver."
+    failed = f"Error creating volume snapshot content object for snapshot {snapshot.key}"
+    return Create(
+        kind=VOLUME_SNAPSHOT_CONTENTS,
+        body=VOLUME_SNAPSHOT_CONTENTS.body(
+            metadata={
+                "name": content_name_of(snapshot),
+                "finalizers": [names.CONTENT_BOUND],
+                "annotations": {names.INTENT: write_intent(intent)},
+            },
+            spec={
+                "volumeSnapshotRef": _reference(snapshot),
+                "source": {"volumeHandle": handle_of(volume)},
+                "volumeSnapshotClassName": of_class.name,
+                "deletionPolicy": of_class.deletion_policy,
+                "driver": driver.name,
+                "sourceVolumeMode": mode_of(volume),
+            },
+        ),
+        why=f"have a snapshot cut for {snapshot.key}",
+        events=(EventRecord(VOLUME_SNAPSHOTS, snapshot, "Normal", "CreatingSnapshot", text),),
+        failure_event=warning(VOLUME_SNAPSHOTS, snapshot, "CreateSnapshotContentFailed", failed),
+    )
+
+
+def _reference(snapshot: VolumeSnapshot) -> dict[str, str]:
+    version = snapshot.metadata.resource_version
+    named = {"namespace": snapshot.namespace, "name": snapshot.name, "uid": snapshot.uid, "resourceVersion": version}
+    return {**_REFERENCE, **named}
+
+
+# --- a content that is lost, or that a person wrote -----------------------------------------------------------------
+
+
+def _heal(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> Action:
+    """Make the content again for the snapshot that the storage has; without one the VolumeSnapshot has failed."""
+    name, of_class = content_name_of(snapshot), _named_class(snapshot, state)
+    claim = state.claim_of(snapshot)
+    volume = state.cluster.volume_of(claim) if claim is not None else None
+    found = driver_named(of_class.driver, state.cluster) if of_class is not None else None
+    if found is None and volume is not None:
+        found = driver_of(volume, state.cluster)
+    driver = found.driver if found is not None else None
+    if driver is None and found is not None and (found.next is not None or found.reason):
+        return found.next or Wait(reason=found.reason)
+    if not reads.has(VOLUME_SNAPSHOT_CONTENTS, name):
+        return Read(VOLUME_SNAPSHOT_CONTENTS, name, why="is its content gone?")
+    if driver is None:
+        return (
+            Settled() if found is not None else _missing(snapshot, "nothing says any more which driver made it", state)
+        )
+    step = state.sought.get(snapshot.uid).step
+    if isinstance(step, Lost):
+        return _missing(snapshot, f"driver {driver.name} has no snapshot of it any more", state)
+    if not isinstance(step, Cut):
+        return Run(verb=SEEK, key=snapshot.key, uid=snapshot.uid, driver=driver.name, asset=name)
+    intent = new_intent(snapshot.uid, volume.name if volume is not None else "", {}, state.cluster)
+    handle = handle_of(volume) if volume is not None else step.snapshot.source or "unknown"
+    text = f"VolumeSnapshotContent is missing; it is made again for the snapshot {step.snapshot.handle}"
+    mode = {"sourceVolumeMode": mode_of(volume)} if volume is not None else {}
+    named = {"volumeSnapshotClassName": of_class.name} if of_class is not None else {}
+    return Create(
+        kind=VOLUME_SNAPSHOT_CONTENTS,
+        body=VOLUME_SNAPSHOT_CONTENTS.body(
+            metadata={
+                "name": name,
+                "finalizers": [names.CONTENT_BOUND],
+                "annotations": {names.INTENT: write_intent(intent)},
+            },
+            spec={
+                "volumeSnapshotRef": _reference(snapshot),
+                "source": {"volumeHandle": handle},
+                "deletionPolicy": of_class.deletion_policy if of_class is not None else "Retain",
+                "driver": driver.name,
+                **mode,
+                **named,
+            },
+        ),
+        why=f"the storage has the snapshot of {snapshot.key}",
+        events=(warning(VOLUME_SNAPSHOTS, snapshot, "SnapshotContentMissing", text),),
+    )
+
+
+def _missing(snapshot: VolumeSnapshot, why: str, state: SnapshotState) -> Action:
+    text = f"{TERMINAL}VolumeSnapshotContent is missing, and {why}; nothing is cut again"
+    return _refuse(snapshot, "SnapshotContentMissing", text, state)
+
+
+def _static(snapshot: VolumeSnapshot, state: SnapshotState, _reads: LiveReads) -> Action:
+    content = state.content_of(snapshot)
+    if content is None:
+        return _refuse(snapshot, "SnapshotContentMissing", "VolumeSnapshotContent is missing", state)
+    if not _ours(content, state):
+        return Settled()
+    if not names_snapshot(content, snapshot):
+        text = f"VolumeSnapshotContent [{content.name}] is bound to a different snapshot"
+        return _refuse(snapshot, "SnapshotContentMisbound", text, state)
+    # A content that was retained can be bound again, as its snapshot exists.
+    if content.spec.source.volume_handle and not content.status.snapshot_handle:
+        text = "VolumeSnapshotContent is dynamically provisioned while expecting a pre-provisioned one"
+        return _refuse(snapshot, "SnapshotContentMismatch", f"{text}, and has no snapshot yet", state)
+    if not content.spec.volume_snapshot_ref.uid:
+        if content.terminating:
+            return _refuse(
+                snapshot, "SnapshotBindFailed", f"VolumeSnapshotContent {content.name} is being deleted", state
+            )
+        return _bind(snapshot, content)
+    return _hold(snapshot, content) or _follow(snapshot, content)
+
+
+def _bind(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Patch:
+    spec: dict[str, Any] = {"volumeSnapshotRef": {"uid": snapshot.uid}}
+    if snapshot.spec.volume_snapshot_class_name is not None:
+        spec["volumeSnapshotClassName"] = snapshot.spec.volume_snapshot_class_name
+    metadata: dict[str, Any] = {}
+    if not content.has_finalizer(names.CONTENT_BOUND):
+        metadata["finalizers"] = [*(content.metadata.finalizers or ()), names.CONTENT_BOUND]
+    if content.annotation(names.SNAPSHOT_BEING_DELETED) is not None:
+        metadata["annotations"] = {names.SNAPSHOT_BEING_DELETED: None}  # Of the VolumeSnapshot that it had before.
+    body = {"metadata": metadata, "spec": spec}
+    return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, why=f"bind it to {snapshot.key}")
+
+
+# --- finalizers and status ------------------------------------------------------------------------------------------
+
+
+def _hold_with(snapshot: VolumeSnapshot, of_class: VolumeSnapshotClass) -> Patch | None:
+    """Return the write of class and finalizers; None if the VolumeSnapshot has them."""
+    hold = _holding(snapshot, deletes=of_class.deletion_policy == "Delete")
+    body: dict[str, Any] = {"metadata": {"finalizers": hold}} if hold else {}
+    if snapshot.spec.volume_snapshot_class_name is None:
+        body["spec"] = {"volumeSnapshotClassName": of_class.name}
+    if not body:
+        return None
+    return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body=body, why=f"class {of_class.name} serves it")
+
+
+def _hold(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Patch | None:
+    """Return the write of the finalizers that it lacks; None if it has them."""
+    hold = _holding(snapshot, deletes=content.spec.deletion_policy == "Delete")
+    if not hold:
+        return None
+    body = {"metadata": {"finalizers": hold}}
+    return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body=body, why=f"hold it for content {content.name}")
+
+
+def _holding(snapshot: VolumeSnapshot, *, deletes: bool) -> list[str]:
+    """Return all finalizers that it is to have; empty if it has them. deletes: the content goes with it."""
+    needed = [names.SNAPSHOT_AS_SOURCE, *([names.SNAPSHOT_BOUND] if deletes else ())]
+    lacks = [name for name in needed if not snapshot.has_finalizer(name)]
+    return [*(snapshot.metadata.finalizers or ()), *lacks] if lacks else []
+
+
+def _follow(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Action:
+    """Copy the content's status."""
+    theirs, ours = content.status, snapshot.status
+    if theirs == type(theirs)():
+        return Wait(reason=f"content {content.name} has no snapshot yet")  # The first write shows everything.
+    status: dict[str, Any] = {}
+    if ours.bound_volume_snapshot_content_name != content.name:
+        status["boundVolumeSnapshotContentName"] = content.name
+    if ours.creation_time is None and theirs.creation_time is not None:
+        cut = datetime.fromtimestamp(theirs.creation_time // 10**9, UTC)
+        status["creationTime"] = cut.strftime(TIME_FORMAT)
+    if ours.restore_size in (None, "0") and theirs.restore_size:
+        status["restoreSize"] = format_bytes(theirs.restore_size)
+    if ours.ready_to_use != theirs.ready_to_use or not ours.bound_volume_snapshot_content_name:
+        status["readyToUse"] = theirs.ready_to_use
+    error = theirs.error if theirs.error is not None and not theirs.ready_to_use else None
+    if (error.message if error is not None else None) != (ours.error.message if ours.error is not None else None):
+        status["error"] = {"time": error.time, "message": error.message} if error is not None else None
+    if not status:
+        return (
+            Settled()
+            if theirs.ready_to_use or is_terminal(error)
+            else Wait(reason=f"content {content.name} is not ready")
+        )
+    events: tuple[EventRecord, ...] = ()
+    if theirs.ready_to_use and not ours.ready_to_use:
+        text = f"Snapshot {snapshot.key} is ready to use."
+        events = (EventRecord(VOLUME_SNAPSHOTS, snapshot, "Normal", "SnapshotReady", text),)
+    return _status_patch(snapshot, status, *events, why=f"show what content {content.name} shows")
+
+
+def _refuse(snapshot: VolumeSnapshot, reason: str, message: str, state: SnapshotState) -> Action:
+    """Show why it does not go on. An error that is shown already is not written again: its time tells since when."""
+    shown = snapshot.status.error
+    if shown is not None and shown.message == message and not snapshot.status.ready_to_use:
+        return Wait(reason=message)
+    now = state.cluster.now().astimezone(UTC).strftime(TIME_FORMAT)
+    status = {"readyToUse": False, "error": {"time": now, "message": message}}
+    return _status_patch(snapshot, status, warning(VOLUME_SNAPSHOTS, snapshot, reason, message), why=message)
+
+
+def _status_patch(snapshot: VolumeSnapshot, status: dict[str, Any], *events: EventRecord, why: str) -> Patch:
+    body = {"status": status}
+    return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body=body, subresource="status", why=why, events=events)
+
+
+def _ours(content: VolumeSnapshotContent, state: SnapshotState) -> bool:
+    return _configured(content.spec.driver, state)
+
+
+def _configured(driver: str, state: SnapshotState) -> bool:
+    """Return whether a driver of this name is ours, working or not."""
+    return state.cluster.has_driver(driver) or state.cluster.drivers.starting(driver)
+
+
+# --- deletion -----------------------------------------------------------------------------------------------------
+
+
+def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
+    if not (snapshot.has_finalizer(names.SNAPSHOT_AS_SOURCE) or snapshot.has_finalizer(names.SNAPSHOT_BOUND)):
+        return Settled()  # Nothing here holds it.
+    content = state.contents.get(snapshot.status.bound_volume_snapshot_content_name or content_name_of(snapshot))
+    if content is None or not names_snapshot(content, snapshot) or not content.spec.volume_snapshot_ref.uid:
+        return _release(snapshot, why="it has no content")
+    if not _ours(content, state):
+        return Settled()
+    if content.annotation(names.SNAPSHOT_BEING_DELETED) is None:
+        if (reader := _restoring(snapshot, state)) is not None:
+            event = warning(
+                VOLUME_SNAPSHOTS, snapshot, "SnapshotDeletePending", "Snapshot is being used to restore a PVC"
+            )
+            return Wait(reason=f"it is being used to restore {reader}", events=(event,))
+        why = f"VolumeSnapshot {snapshot.key} is being deleted"
+        return annotate(content, {names.SNAPSHOT_BEING_DELETED: "yes"}, why=why)
+    if content.spec.deletion_policy != "Delete":
+        return _release(snapshot, why=f"content {content.name} is kept by policy {content.spec.deletion_policy}")
+    if not content.terminating:
+        why = f"VolumeSnapshot {snapshot.key} is being deleted"
+        return Delete(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, why=why, exact=False)
+    shown, error = snapshot.status.error, content.status.error
+    if error is not None and (shown is None or shown.message != error.message):
+        status = {"error": {"time": error.time, "message": error.message}}
+        return _status_patch(snapshot, status, why="show why its content stays")
+    return Wait(reason=f"content {content.name} is being deleted")
+
+
+def _restoring(snapshot: VolumeSnapshot, state: SnapshotState) -> str | None:
+    """Return what is being made of it, in words; None if nothing is."""
+    for claim in state.cluster.claims.values():
+        if claim.namespace != snapshot.namespace or claim.status.phase not in ("", "Pending"):
+            continue
+        for source in (claim.spec.data_source, claim.spec.data_source_ref):
+            if source is not None and (source.kind, source.name) == ("VolumeSnapshot", snapshot.name):
+                return f"claim {claim.name}"
+    held = snapshot.has_finalizer(names.RESTORED_SNAPSHOT)
+    return f"a claim (finalizer {names.RESTORED_SNAPSHOT})" if held else None
+
+
+def _release(snapshot: VolumeSnapshot, *, why: str) -> Patch:
+    ours = (names.SNAPSHOT_AS_SOURCE, names.SNAPSHOT_BOUND)
+    kept = [name for name in snapshot.metadata.finalizers or () if name not in ours]
+    return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body={"metadata": {"finalizers": kept or None}}, why=why)
+
+
+# --- the source ---------------------------------------------------------------------------------------------------
+
+
+def decide_source(key: str, state: SnapshotState) -> Action:
+    """Return the next action for the finalizer that keeps a claim until its snapshots are cut."""
+    claim = state.cluster.claims.get(key)
+    if claim is None or not claim.has_finalizer(names.CLAIM_AS_SOURCE) or not state.binds:
+        return Settled()
+    waiting = next((each.name for each in state.unfinished_of(key)), "")
+    if waiting:
+        return Wait(reason=f"its VolumeSnapshot {waiting} is not cut yet")
+    kept = [name for name in claim.metadata.finalizers or () if name != names.CLAIM_AS_SOURCE]
+    why = "no snapshot of it is about to be cut"
+    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"finalizers": kept or None}}, why=why)

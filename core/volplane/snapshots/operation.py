@@ -1,0 +1,271 @@
+"""The operations on snapshots: the live checks, one call of a hook, and its result kept for the next decision.
+
+What cuts needs no live read: the content, with its finalizer and intent, leads to whatever comes of the call. What
+destroys reads the content live, with its policy, and the VolumeSnapshot that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from volplane import errors
+from volplane._delays import LONG_CALL
+from volplane.assets import InProgress, Snapshot, SnapshotOwnership
+from volplane.controller.actions import EventRecord, LiveReads, Run, warning
+from volplane.controller.controller import Handler, Work
+from volplane.drivers.driver import DriverView
+from volplane.intents.operation import OperationDeps
+from volplane.intents.requests import volume_identity
+from volplane.kube import names
+from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.objects import VolumeSnapshotContent
+from volplane.operations.operation import Again
+from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, SnapshotIdentity, SnapshotRequest
+from volplane.snapshots.contents import CREATE, DELETE, FIND, awaits_snapshot, may_cut
+from volplane.snapshots.parameters import typed_parameters
+from volplane.snapshots.state import (
+    CONTENT_PREFIX,
+    SNAPSHOT_PREFIX,
+    ContentProgress,
+    Cut,
+    Cutting,
+    Lost,
+    Removed,
+    Removing,
+    SnapshotFailure,
+    SnapshotState,
+    intent_of,
+    owner_of_snapshot,
+    snapshot_name,
+)
+
+QUEUE: Final = "snapshot-contents"
+_SAME_MOMENT: Final = 1.0
+"""Seconds by which two tellings of one moment may differ: a VolumeSnapshot shows whole seconds."""
+
+_Content = Callable[[Run, VolumeSnapshotContent, DriverView, ContentProgress], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOperations:
+    deps: OperationDeps
+    state: SnapshotState
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return the handlers of the contents' queue, by verb."""
+        return {
+            CREATE: partial(self._on_content, self._create),
+            FIND: partial(self._on_content, self._find),
+            DELETE: partial(self._on_content, self._delete),
+        }
+
+    def _on_content(self, do: _Content, run: Run) -> Work:
+        driver = self.deps.driver(run)
+
+        async def work() -> None:
+            content = self.state.contents.get(run.key)
+            if content is None or content.uid != run.uid:
+                return
+            progress = self.state.progress.track(run.uid)
+            try:
+                await do(run, content, driver, progress)
+            except errors.BackendError as error:
+                self._failed(run, content, progress, error)
+                raise
+
+        return work
+
+    # --- making ---------------------------------------------------------------------------------------------------
+
+    async def _create(
+        self, run: Run, content: VolumeSnapshotContent, driver: DriverView, progress: ContentProgress
+    ) -> None:
+        # The record precedes the call, and the VolumeSnapshot may be going since the decision.
+        if not content.has_finalizer(names.CONTENT_BOUND) or not may_cut(content, self.state):
+            raise self.deps.not_justified()
+        await self._cut(content, driver, progress)
+
+    async def _cut(self, content: VolumeSnapshotContent, driver: DriverView, progress: ContentProgress) -> None:
+        """Call `create_snapshot`, or call it again, which shows what an earlier call has made."""
+        intent, volume = intent_of(content), self.state.source_of(content)
+        if intent is None:
+            raise self.deps.not_justified()
+        if volume is None:
+            handle = content.spec.source.volume_handle
+            raise errors.NotFound(f"no PersistentVolume with the handle {handle} is the source any more")
+        reference = content.spec.volume_snapshot_ref
+        identity = volume_identity(volume, self.state.cluster.cluster_id)
+        request = SnapshotRequest(
+            context=self.deps.context(driver, state=intent.state),
+            name=snapshot_name(content),
+            volume=identity,
+            owner=owner_of_snapshot(content, self.state.cluster.cluster_id),
+            snapshot=SnapshotIdentity(namespace=reference.namespace, name=reference.name, content=content.name),
+            parameters=typed_parameters(intent.parameters, driver),
+        )
+        progress.attempted = None
+        try:
+            result = await self.deps.hooks.call(driver, request)
+        finally:
+            progress.attempted = self.state.cluster.monotonic()
+        if isinstance(result, InProgress):
+            progress.reached(Cutting(dict(result.state), self.deps.next_due(result.retry_after), intent.state))
+            return
+        if result.source and result.source != identity.handle:
+            made = f"snapshot {result.handle} is of {result.source}"
+            raise errors.AlreadyExists(f"{made}, and one of {identity.handle} was asked for")
+        self._found(progress, result)
+
+    async def _find(
+        self, run: Run, content: VolumeSnapshotContent, driver: DriverView, progress: ContentProgress
+    ) -> None:
+        found = await self._look(content, driver)
+        if found is not None:
+            self._found(progress, found)
+            return
+        handle = content.status.snapshot_handle or content.spec.source.snapshot_handle
+        if handle:
+            raise errors.NotFound(f"the storage has no snapshot {handle}")
+        self._absent(progress, driver)
+        intent = intent_of(content)
+        if intent is not None and intent.state is not None:
+            # Until the end of what was started `Absent` proves nothing.
+            await self._cut(content, driver, progress)
+            return
+        progress.reached(Lost())
+
+    async def _look(self, content: VolumeSnapshotContent, driver: DriverView) -> Snapshot | None:
+        intent, source = intent_of(content), content.spec.source
+        handle = content.status.snapshot_handle or source.snapshot_handle
+        dynamic = bool(source.volume_handle)
+        request = FindSnapshotRequest(
+            context=self.deps.context(driver),
+            handle=handle,
+            name=snapshot_name(content) if dynamic else "",
+            owner=owner_of_snapshot(content, self.state.cluster.cluster_id) if dynamic and not handle else None,
+            parameters=self._known_parameters(intent.parameters if intent is not None else {}, driver),
+        )
+        found = await self.deps.hooks.call(driver, request)
+        return found if isinstance(found, Snapshot) else None
+
+    def _known_parameters(self, parameters: dict[str, str], driver: DriverView) -> dict[str, object]:
+        """Return the typed parameters, or none: a driver that refuses them now still has the snapshot."""
+        try:
+            return typed_parameters(parameters, driver)
+        except errors.InvalidArgument:
+            return {}
+
+    def _found(self, progress: ContentProgress, found: Snapshot) -> None:
+        cluster = self.state.cluster
+        at = found.created_at if found.created_at is not None else cluster.now().timestamp()
+        due = cluster.monotonic() + LONG_CALL.delay(asked=found.retry_after)
+        progress.reached(Cut(found, round(at * 1000) * 10**6, due))
+
+    def _absent(self, progress: ContentProgress, driver: DriverView) -> None:
+        """Raise Again until it is proven that no snapshot exists."""
+        left = progress.absence_seen(self.state.cluster.monotonic(), driver.info.settle_seconds)
+        if left > 0:
+            raise Again(after=left)
+
+    # --- deleting -------------------------------------------------------------------------------------------------
+
+    async def _delete(
+        self, run: Run, content: VolumeSnapshotContent, driver: DriverView, progress: ContentProgress
+    ) -> None:
+        live = await self.deps.client.refresh(self.state.contents, run.key)
+        if live is None or live.uid != run.uid:
+            return
+        await self._require_unused(live, driver)
+        handle, intent = live.status.snapshot_handle or live.spec.source.snapshot_handle, intent_of(live)
+        if not handle and isinstance(progress.step, Cut):
+            handle = progress.step.snapshot.handle
+        if not handle:
+            found = await self._look(live, driver)
+            if found is None:
+                self._absent(progress, driver)
+                if intent is None or intent.state is None:
+                    progress.reached(Removed())
+                    return
+                await self._cut(live, driver, progress)  # It ends what was started.
+                if not isinstance(progress.step, Cut):
+                    return
+                found = progress.step.snapshot
+            handle = found.handle
+        given = intent.deleting if intent is not None else None
+        dynamic = bool(live.spec.source.volume_handle)
+        owner = owner_of_snapshot(live, self.state.cluster.cluster_id) if dynamic and intent is not None else None
+        request = DeleteSnapshotRequest(context=self.deps.context(driver, state=given), handle=handle, owner=owner)
+        result = await self.deps.hooks.call(driver, request)
+        if isinstance(result, InProgress):
+            progress.reached(Removing(dict(result.state), self.deps.next_due(result.retry_after), given))
+        else:
+            progress.reached(Removed())
+
+    async def _require_unused(self, live: VolumeSnapshotContent, driver: DriverView) -> None:
+        """Raise Again unless the live content may lose its snapshot: policy, marks and VolumeSnapshot say so."""
+        reads, key = LiveReads(), live.spec.volume_snapshot_ref.key
+        deletes = live.terminating and live.spec.deletion_policy == "Delete" and live.spec.driver == driver.name
+        if deletes and self.state.binds and live.annotation(names.SNAPSHOT_BEING_DELETED) is None and key != "/":
+            reads.put(VOLUME_SNAPSHOTS, key, await self.deps.client.find(VOLUME_SNAPSHOTS, key))
+        if not deletes or awaits_snapshot(live, self.state, reads) is not None:
+            raise self.deps.not_justified()
+
+    # --- failures -------------------------------------------------------------------------------------------------
+
+    def _failed(
+        self, run: Run, content: VolumeSnapshotContent, progress: ContentProgress, error: errors.BackendError
+    ) -> None:
+        """Keep the failure for the status, and record it: on the VolumeSnapshot too, where its owner looks."""
+        if run.verb == DELETE:
+            reason, what = "SnapshotDeleteError", "Failed to delete snapshot"
+        elif content.status.error is None and not content.status.snapshot_handle and run.verb == CREATE:
+            reason, what = "SnapshotCreationFailed", "Failed to create snapshot"
+        else:
+            reason, what = "SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"
+        failure = f"{what}: {error}"
+        message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
+        about: list[EventRecord] = [warning(VOLUME_SNAPSHOT_CONTENTS, content, reason, message, same_as=failure)]
+        if self.state.binds and (snapshot := self.state.snapshot_of(content)) is not None:
+            about = [warning(VOLUME_SNAPSHOTS, snapshot, reason, message, same_as=failure)]
+        for event in about:
+            self.deps.recorder.record(event)
+        if not isinstance(progress.step, Cut):
+            progress.failure = SnapshotFailure(reason, failure)
+        self.deps.queue(QUEUE).enqueue(run.key)  # The failure is written before the next try.
+
+    # --- a VolumeSnapshot whose content is gone ---------------------------------------------------------------------
+
+    def seek(self, run: Run) -> Work:
+        """Handle the verb `seek_snapshot`."""
+        driver = self.deps.driver(run)
+
+        async def work() -> None:
+            snapshot = self.state.snapshots.get(run.key)
+            if snapshot is None or snapshot.uid != run.uid:
+                return
+            progress = self.state.sought.track(run.uid)
+            cluster_id = self.state.cluster.cluster_id
+            owner = SnapshotOwnership(
+                cluster_id=cluster_id, snapshot_uid=snapshot.uid, content_name=f"{CONTENT_PREFIX}{snapshot.uid}"
+            )
+            name = f"{SNAPSHOT_PREFIX}{snapshot.uid}"
+            request = FindSnapshotRequest(context=self.deps.context(driver), name=name, owner=owner)
+            found = await self.deps.hooks.call(driver, request)
+            if not isinstance(found, Snapshot) or not _same_moment(found, snapshot.status.creation_time):
+                self._absent(progress, driver)
+                progress.reached(Lost())
+            else:
+                self._found(progress, found)
+
+        return work
+
+
+def _same_moment(found: Snapshot, shown: str | None) -> bool:
+    """Return whether the snapshot is of the moment that the VolumeSnapshot shows, as far as that is known."""
+    if found.created_at is None or shown is None:
+        return True
+    return abs(datetime.fromisoformat(shown).timestamp() - found.created_at) <= _SAME_MOMENT

@@ -1,0 +1,37 @@
+"""The parameters of a VolumeSnapshotClass. They are checked as those of a StorageClass, by the driver's schema.
+
+Secrets are options of the driver, by reference, so the keys `csi.storage.k8s.io/snapshotter-secret-…` are refused as
+any other that the driver does not know. Without them a snapshot can be deleted whatever becomes of its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from volplane.drivers.driver import DriverView
+from volplane.drivers.parameters import class_parameters
+from volplane.errors import InvalidArgument
+from volplane.kube.objects import VolumeSnapshotClass
+
+
+def typed_parameters(parameters: Mapping[str, str], driver: DriverView) -> dict[str, Any]:
+    """Return the typed values. Raises InvalidArgument that names every wrong key, its value and what would be right."""
+    return class_parameters(driver.info.snapshot_parameters, parameters, f"driver {driver.name}", driver.options)
+
+
+def class_flaw(of_class: VolumeSnapshotClass, driver: DriverView) -> str:
+    """Explain why the driver cannot make snapshots of this class; "": it can."""
+    if of_class.driver != driver.name:
+        return (
+            f'VolumeSnapshotClass "{of_class.name}" is of driver "{of_class.driver}", '
+            f'the volume is of driver "{driver.name}"; name a class of that driver'
+        )
+    if of_class.deletion_policy not in ("Delete", "Retain"):
+        policy = of_class.deletion_policy
+        return f'VolumeSnapshotClass "{of_class.name}": deletionPolicy is "{policy}"; use "Delete" or "Retain"'
+    try:
+        typed_parameters(of_class.parameters or {}, driver)
+    except InvalidArgument as error:
+        return f'VolumeSnapshotClass "{of_class.name}": {error}'
+    return ""

@@ -1,0 +1,236 @@
+"""What decisions about snapshots see: the objects, what hooks returned, and whether a stock controller is at work.
+
+The objects live in caches of this package, which stay empty where a cluster does not serve the kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from volplane.assets import Snapshot, SnapshotOwnership
+from volplane.kube import names
+from volplane.kube.cache import Cache, IndexFunction
+from volplane.kube.kinds import LEASES, VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.objects import (
+    Claim,
+    Lease,
+    Volume,
+    VolumeError,
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
+)
+from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import handle_in, handle_of, volume_source
+from volplane.state.progress import LongCall, ProgressTable
+from volplane.state.records import Intent, read_intent
+
+STOCK_LEASE: Final = "snapshot-controller-leader"
+"""Name of the Lease of a stock snapshot-controller, in the namespace where that runs."""
+STOCK_SECONDS: Final = 60.0
+"""Seconds without a renewal after which its holder counts as gone; the stock one renews it every five."""
+CONTENT_PREFIX: Final = "snapcontent-"
+SNAPSHOT_PREFIX: Final = "snapshot-"
+TERMINAL: Final = "terminal: "
+"""Begins an error that nothing here will end: no further call is made."""
+
+
+class SnapshotIntent(Intent, frozen=True):
+    """On a content, written before the hook may cut: what is asked for, and what finds and deletes it afterwards."""
+
+    cluster: str
+    """The cluster's id in the marks of the snapshot."""
+    snapshot: str
+    """Uid of the VolumeSnapshot in these marks. The content may be bound to another one later."""
+    volume: str
+    """Name of the PersistentVolume."""
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
+    """Those of the class at that time: the class may change, or be deleted."""
+    state: dict[str, Any] | None = None
+    """What the last `InProgress` of `create_snapshot` returned; None = there was none."""
+    deleting: dict[str, Any] | None = None
+    """The same of `delete_snapshot`."""
+    fence: str = ""
+    """The term (`volplane.Fence`) in which it was written; "" = without an election."""
+
+
+class Cutting(LongCall, frozen=True):
+    """`create_snapshot` goes on: the moment may lie ahead."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """The snapshot exists. The status may not show it yet, or it is not ready."""
+
+    snapshot: Snapshot
+    created: int
+    """Nanoseconds since 1970."""
+    due: float
+    """Loop time of the next look, while it is not ready."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """It is proven that there is no snapshot, and none will be cut."""
+
+
+class Removing(LongCall, frozen=True):
+    """`delete_snapshot` goes on."""
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """It is proven that there is no snapshot any more."""
+
+
+class SnapshotFailure(msgspec.Struct, frozen=True):
+    reason: str
+    """Of the event."""
+    message: str
+
+
+class ContentProgress(msgspec.Struct):
+    step: Cutting | Cut | Lost | Removing | Removed | None = None
+    failure: SnapshotFailure | None = None
+    """The last failure, which the status may not show yet."""
+    attempted: float | None = None
+    """Loop time of the end of the last call that may have cut, or of the first look since."""
+
+    def reached(self, step: Cutting | Cut | Lost | Removing | Removed) -> None:
+        self.step, self.failure = step, None
+
+    def absence_seen(self, now: float, settle_seconds: float) -> float:
+        """Note that the backend showed none. Return the seconds until that is proof."""
+        if self.attempted is None:
+            self.attempted = now
+        return self.attempted + settle_seconds - now
+
+
+SNAPSHOT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshot]]] = {
+    "claim": lambda snapshot: (
+        [f"{snapshot.namespace}/{claim}"] if (claim := snapshot.spec.source.persistent_volume_claim_name) else []
+    )
+}
+"""claim: by the claim of which it is a snapshot."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SnapshotState:
+    cluster: ClusterState
+    common: bool
+    """Whether this process runs the half that binds VolumeSnapshots and contents."""
+    snapshots: Cache[VolumeSnapshot] = field(default_factory=lambda: Cache(VOLUME_SNAPSHOTS, SNAPSHOT_INDEXES))
+    contents: Cache[VolumeSnapshotContent] = field(default_factory=lambda: Cache(VOLUME_SNAPSHOT_CONTENTS))
+    classes: Cache[VolumeSnapshotClass] = field(default_factory=lambda: Cache(VOLUME_SNAPSHOT_CLASSES))
+    leases: Cache[Lease] = field(default_factory=lambda: Cache(LEASES))
+    """Those of stock snapshot-controllers."""
+    progress: ProgressTable[str, ContentProgress] = field(default_factory=lambda: ProgressTable(ContentProgress))
+    """By uid of the content."""
+    sought: ProgressTable[str, ContentProgress] = field(default_factory=lambda: ProgressTable(ContentProgress))
+    """By uid of the VolumeSnapshot: what was found of one whose content is gone."""
+    _renewed: dict[str, float] = field(default_factory=dict)
+
+    # --- who works on them ----------------------------------------------------------------------------------------
+
+    def lease_changed(self, old: Lease | None, new: Lease | None) -> None:
+        """Listen to the Leases of stock controllers."""
+        if new is not None and new.spec.holder_identity:
+            self._renewed[new.key] = self.cluster.monotonic()
+        elif (lease := new or old) is not None:
+            self._renewed.pop(lease.key, None)
+
+    def stock_for(self) -> tuple[str, float]:
+        """Return the Lease that a stock snapshot-controller holds, and the seconds for which that is certain."""
+        now = self.cluster.monotonic()
+        held = {key: at + STOCK_SECONDS - now for key, at in self._renewed.items()}
+        key = max(held, key=held.__getitem__, default="")
+        return (key, held[key]) if key and held[key] > 0 else ("", 0.0)
+
+    @property
+    def binds(self) -> bool:
+        """Whether both halves are ours: no stock controller binds snapshots and contents."""
+        return self.common and not self.stock_for()[0]
+
+    # --- what belongs together ------------------------------------------------------------------------------------
+
+    def snapshot_of(self, content: VolumeSnapshotContent) -> VolumeSnapshot | None:
+        """Return the VolumeSnapshot that the content names, if it is this very one."""
+        reference = content.spec.volume_snapshot_ref
+        snapshot = self.snapshots.get(reference.key)
+        return snapshot if snapshot is not None and snapshot.uid == reference.uid else None
+
+    def content_of(self, snapshot: VolumeSnapshot) -> VolumeSnapshotContent | None:
+        """Return the content of this name that a VolumeSnapshot has or will have, whomever it names."""
+        return self.contents.get(content_name_of(snapshot))
+
+    def claim_of(self, snapshot: VolumeSnapshot) -> Claim | None:
+        """Return the claim of which it is a snapshot."""
+        return self.cluster.claims.get(claim_key_of(snapshot))
+
+    def source_of(self, content: VolumeSnapshotContent) -> Volume | None:
+        """Return the volume of which the snapshot is cut: by the record, else by the claim of the VolumeSnapshot."""
+        intent, volume = intent_of(content), None
+        if intent is not None and intent.volume:
+            volume = self.cluster.volumes.get(intent.volume)
+        elif (snapshot := self.snapshots.get(content.spec.volume_snapshot_ref.key)) is not None:
+            claim = self.claim_of(snapshot)
+            volume = self.cluster.volumes.get(claim.spec.volume_name) if claim is not None else None
+        if volume is None or content.spec.source.volume_handle not in (handle_of(volume), handle_in_source(volume)):
+            return None
+        return volume
+
+    def unfinished_of(self, claim_key: str) -> Iterator[VolumeSnapshot]:
+        """Yield the VolumeSnapshots that still need the volume of this claim."""
+        return (each for each in self.snapshots.by_index("claim", claim_key) if needs_source(each))
+
+
+def handle_in_source(volume: Volume) -> str:
+    """Return the handle that stands in the volume's source, by which others name it."""
+    return handle_in(volume_source(volume))
+
+
+def claim_key_of(snapshot: VolumeSnapshot) -> str:
+    return f"{snapshot.namespace}/{snapshot.spec.source.persistent_volume_claim_name}"
+
+
+def content_name_of(snapshot: VolumeSnapshot) -> str:
+    """Return the name of the content that a VolumeSnapshot has or will have."""
+    source = snapshot.spec.source
+    return source.volume_snapshot_content_name or f"{CONTENT_PREFIX}{snapshot.uid}"
+
+
+def names_snapshot(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:
+    """Return whether the content names this VolumeSnapshot; one without uid names whatever has that name."""
+    reference = content.spec.volume_snapshot_ref
+    return reference.key == snapshot.key and reference.uid in ("", snapshot.uid)
+
+
+def needs_source(snapshot: VolumeSnapshot) -> bool:
+    """Return whether the volume of its claim is still needed: it was accepted, and its moment has not passed."""
+    done = snapshot.status.creation_time is not None or is_terminal(snapshot.status.error)
+    return snapshot.has_finalizer(names.SNAPSHOT_AS_SOURCE) and not done
+
+
+def is_terminal(error: VolumeError | None) -> bool:
+    """Return whether nothing here will end this error."""
+    return error is not None and TERMINAL in error.message
+
+
+def intent_of(content: VolumeSnapshotContent) -> SnapshotIntent | None:
+    """Return the record of what may have been cut; None where a person or another controller wrote the content."""
+    return read_intent(SnapshotIntent, content.annotation(names.INTENT))
+
+
+def snapshot_name(content: VolumeSnapshotContent) -> str:
+    """Return the name under which the backend makes the snapshot of a dynamic content."""
+    intent = intent_of(content)
+    return SNAPSHOT_PREFIX + (intent.snapshot if intent is not None else content.spec.volume_snapshot_ref.uid)
+
+
+def owner_of_snapshot(content: VolumeSnapshotContent, cluster_id: str) -> SnapshotOwnership:
+    """Return the marks of the snapshot of a dynamic content."""
+    intent = intent_of(content)
+    uid = intent.snapshot if intent is not None else content.spec.volume_snapshot_ref.uid
+    cluster = intent.cluster if intent is not None else cluster_id
+    return SnapshotOwnership(cluster_id=cluster, snapshot_uid=uid, content_name=f"{CONTENT_PREFIX}{uid}")
