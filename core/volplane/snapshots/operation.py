@@ -233,8 +233,7 @@ class SnapshotOperations:
             about = [warning(VOLUME_SNAPSHOTS, snapshot, reason, message, same_as=failure)]
         for event in about:
             self.deps.recorder.record(event)
-        if not isinstance(progress.step, Cut):
-            progress.failure = SnapshotFailure(reason, failure)
+        progress.failed(SnapshotFailure(reason, failure))
         self.deps.queue(QUEUE).enqueue(run.key)  # The failure is written before the next try.
 
     # --- a VolumeSnapshot whose content is gone ---------------------------------------------------------------------

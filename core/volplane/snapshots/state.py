@@ -100,6 +100,12 @@ class ContentProgress(msgspec.Struct):
     def reached(self, step: Cutting | Cut | Lost | Removing | Removed) -> None:
         self.step, self.failure = step, None
 
+    def failed(self, failure: SnapshotFailure) -> None:
+        """Note that a call failed. What an earlier one showed is on the object, or is looked up again."""
+        self.failure = failure
+        if isinstance(self.step, Cut):
+            self.step = None
+
     def absence_seen(self, now: float, settle_seconds: float) -> float:
         """Note that the backend showed none. Return the seconds until that is proof."""
         if self.attempted is None:
