@@ -1,0 +1,579 @@
+"""Snapshots from the wish to the deletion, on the embedded API server in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import integration.tmp_snapshot_kinds
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from integration.stock_api import StockApi
+from integration.stock_snapshots import StockSnapshotController
+from volplane import InProgress, Unavailable
+from volplane.kube import names
+from volplane_testing import Cluster
+from volplane_testing.control_plane import reasons_of
+from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
+from volplane_testing.memory import MemoryBackend
+from volplane_testing.memory_storage import MemoryStorage
+from volplane_testing.transport import ApiCall, Ask
+
+WRITES = ("create", "patch", "delete")
+
+
+def of_snapshots(call: ApiCall) -> bool:
+    """Whether a request writes an object, other than an event."""
+    return call.verb in WRITES and call.resource != "events"
+
+
+def storage(delay: float = 0.0) -> MemoryStorage:
+    clock = asyncio.get_running_loop().time
+    return MemoryStorage(delay=delay, clock=clock, now=lambda: 1_767_225_600.0 + clock())
+
+
+class World:
+    """A cluster with a class of snapshots, and a bound claim."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.api = cluster.api
+
+    async def begin(self, *, policy: str = "Delete", default: bool = True, **fields: Any) -> None:
+        await self.cluster.create_class("fast")
+        self.claim = await self.cluster.create_claim("data", storage_class="fast")
+        await self.cluster.wait_bound(self.claim)
+        self.create_class(policy=policy, default=default, **fields)
+
+    def create_class(self, name: str = "daily", *, policy: str = "Delete", default: bool = True, **fields: Any) -> Any:
+        marks = {names.DEFAULT_SNAPSHOT_CLASS: "true"} if default else {}
+        metadata = {"name": name, "annotations": marks}
+        body = {"metadata": metadata, "driver": self.cluster.driver, "deletionPolicy": policy, **fields}
+        return self.api.create("volumesnapshotclasses", body)
+
+    def cut(self, name: str = "s", **spec: Any) -> Any:
+        body = {"source": {"persistentVolumeClaimName": "data"}, **spec}
+        return self.api.create("volumesnapshots", {"metadata": {"name": name}, "spec": body})
+
+    def snapshot(self, name: str = "s") -> Any:
+        return self.api.get("volumesnapshots", name)
+
+    def content(self, name: str = "s") -> Any:
+        shown = self.snapshot(name)
+        contents = self.api.all("volumesnapshotcontents")
+        return next((c for c in contents if shown and c["metadata"]["name"].endswith(shown["metadata"]["uid"])), None)
+
+    async def status(self, name: str = "s", seconds: float = 600.0, **wanted: Any) -> Any:
+        """The status of a VolumeSnapshot once it has these values."""
+
+        def shown() -> Any:
+            status = (self.snapshot(name) or {}).get("status") or {}
+            return status if all(status.get(key) == value for key, value in wanted.items()) else None
+
+        return await self.wait(shown, seconds, f"{name} shows {wanted}")
+
+    async def wait(self, condition: Any, seconds: float = 600.0, what: str = "it happens") -> Any:
+        loop = asyncio.get_running_loop()
+        began, pause = loop.time(), 0.01
+        while not (found := condition()):
+            self.cluster.controllers.check()
+            if loop.time() > began + seconds:
+                reasons = reasons_of(self.cluster.controllers.plane)
+                raise AssertionError(f"after {seconds:g} s not: {what}; {reasons}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.2, 20.0)
+        return found
+
+    async def gone(self, name: str = "s") -> None:
+        await self.wait(lambda: self.snapshot(name) is None, what=f"{name} is gone")
+
+    def writes(self) -> list[str]:
+        """The writes of the controllers so far, without those of events."""
+        return [f"{each.verb} {each.resource}" for each in self.cluster.requests if of_snapshots(each)]
+
+    def finalizers(self) -> Any:
+        return self.api.get("persistentvolumeclaims", "data")["metadata"].get("finalizers") or []
+
+
+async def test_a_snapshot_is_ready_after_six_writes_and_two_events() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        await cluster.settle()
+        before = len(world.writes())
+        world.cut()
+        status = await world.status(readyToUse=True)
+        await world.wait(lambda: names.CLAIM_AS_SOURCE not in world.finalizers())
+        await cluster.settle()
+        assert world.writes()[before:] == [
+            "patch volumesnapshots",
+            "patch persistentvolumeclaims",
+            "create volumesnapshotcontents",
+            "patch volumesnapshotcontents/status",
+            "patch volumesnapshots/status",
+            "patch persistentvolumeclaims",
+        ]
+        assert [event["reason"] for event in cluster.api.events(world.snapshot())] == [
+            "CreatingSnapshot",
+            "SnapshotReady",
+        ]
+        assert status["restoreSize"] == "1Gi"
+        assert "error" not in status
+
+
+async def test_a_claim_is_released_at_the_cut_and_the_snapshot_is_asked_for_until_it_is_ready() -> None:
+    made = storage(delay=0.0)
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        await cluster.settle()
+        made.delay = 600.0
+        world.cut()
+        status = await world.status(readyToUse=False)
+        await world.wait(lambda: names.CLAIM_AS_SOURCE not in world.finalizers(), seconds=5.0)
+        assert status["creationTime"]
+        assert not world.snapshot()["status"]["readyToUse"]
+        before = len(world.writes())
+        later = await world.status(readyToUse=True, seconds=660.0)
+        assert world.writes()[before:] == ["patch volumesnapshotcontents/status", "patch volumesnapshots/status"]
+        assert later["creationTime"] == status["creationTime"]
+        assert len(made.snapshots) == 1
+
+
+async def test_the_contents_of_the_moment_are_kept() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        next(iter(made.assets.values())).contents.append("before")
+        world.cut()
+        await world.status(readyToUse=True)
+        next(iter(made.assets.values())).contents.append("after")
+        [kept] = made.snapshots.values()
+        assert kept.contents == ["before"]
+        assert kept.owner is not None
+        assert kept.owner.snapshot_uid == world.snapshot()["metadata"]["uid"]
+
+
+async def test_a_deleted_snapshot_is_deleted_on_the_storage_without_class_and_claim() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        await cluster.delete_claim(world.claim)
+        await cluster.settle()
+        cluster.api.delete("volumesnapshotclasses", "daily")
+        before = len(world.writes())
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert not made.snapshots
+        assert not cluster.api.all("volumesnapshotcontents")
+        assert world.writes()[before:] == [
+            "patch volumesnapshotcontents",
+            "delete volumesnapshotcontents",
+            "patch volumesnapshotcontents",
+            "patch volumesnapshots",
+        ]
+
+
+async def test_a_retained_content_outlives_its_snapshot_and_is_bound_to_another_one() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin(policy="Retain")
+        world.cut()
+        first = await world.status(readyToUse=True)
+        name = first["boundVolumeSnapshotContentName"]
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert len(made.snapshots) == 1
+        reference = {"name": "again", "namespace": "default", "uid": None, "resourceVersion": None}
+        body = {"spec": {"volumeSnapshotRef": reference, "deletionPolicy": "Delete"}}
+        cluster.api.patch("volumesnapshotcontents", name, body)
+        spec = {"source": {"volumeSnapshotContentName": name}}
+        cluster.api.create("volumesnapshots", {"metadata": {"name": "again"}, "spec": spec})
+        again = await world.status("again", readyToUse=True)
+        assert again["creationTime"] == first["creationTime"]
+        cluster.api.delete("volumesnapshots", "again")
+        await world.gone("again")
+        assert not made.snapshots
+
+
+async def test_a_content_that_a_person_wrote_is_bound_and_its_snapshot_is_deleted_with_it() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin(policy="Retain")
+        world.cut()
+        await world.status(readyToUse=True)
+        [handle] = made.snapshots
+        name = world.content()["metadata"]["name"]
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        cluster.api.delete("volumesnapshotcontents", name)
+        await world.wait(lambda: not cluster.api.all("volumesnapshotcontents"))
+        assert list(made.snapshots) == [handle]
+        body = {
+            "metadata": {"name": "mine"},
+            "spec": {
+                "driver": cluster.driver,
+                "deletionPolicy": "Delete",
+                "source": {"snapshotHandle": handle},
+                "volumeSnapshotRef": {"name": "s", "namespace": "default"},
+            },
+        }
+        spec = {"source": {"volumeSnapshotContentName": "mine"}}
+        cluster.api.create("volumesnapshots", {"metadata": {"name": "s"}, "spec": spec})
+        status = await world.status(readyToUse=False)
+        assert status["error"]["message"] == "VolumeSnapshotContent is missing"
+        cluster.api.create("volumesnapshotcontents", body)
+        status = await world.status(readyToUse=True)
+        assert (status["restoreSize"], status["boundVolumeSnapshotContentName"]) == ("1Gi", "mine")
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert not made.snapshots
+
+
+async def test_a_claim_that_is_deleted_before_the_cut_stays_until_then() -> None:
+    made = storage()
+    faults = {"create_snapshot": [FailBefore(Unavailable("no answer")), FailBefore(Unavailable("no answer"))]}
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), faults)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        status = await world.status(readyToUse=False)
+        assert status["error"]["message"] == "Failed to create snapshot: no answer"
+        await cluster.delete_claim(world.claim)
+        status = await world.status(readyToUse=True)
+        assert "error" not in status
+        await world.wait(lambda: cluster.api.get("persistentvolumeclaims", "data") is None)
+        await cluster.settle()
+        assert not made.assets
+        assert len(made.snapshots) == 1
+
+
+async def test_an_unknown_outcome_is_ended_by_another_call_under_the_same_name() -> None:
+    made = storage()
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), {"create_snapshot": [FailAfter()]})]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        assert len(made.snapshots) == 1
+
+
+async def test_a_snapshot_that_is_deleted_while_its_outcome_is_unknown_leaves_nothing() -> None:
+    made = storage()
+    faults = {"create_snapshot": [FailAfter()] * 100}
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), faults)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.wait(lambda: made.snapshots)
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert not made.snapshots
+        assert names.CLAIM_AS_SOURCE not in world.finalizers()
+
+
+async def crash_at(world: World, number: int, act: Callable[[], Any], *, lost: bool = False) -> bool:
+    """Kill the controllers right after their write of this number since `act`; False if there are fewer.
+
+    lost: before that write reaches the server.
+    """
+    died = asyncio.Event()
+
+    async def die(_call: ApiCall, ask: Ask) -> Any:
+        if not lost:
+            await ask()
+        died.set()
+        return await asyncio.get_running_loop().create_future()
+
+    fault = world.cluster.script.add(of_snapshots, die, skip=number)
+    act()
+    try:
+        async with asyncio.timeout(300.0):
+            await died.wait()
+    except TimeoutError:
+        return False
+    finally:
+        fault.times = 0
+    await world.cluster.restart()
+    return True
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("number", range(6))
+async def test_a_crash_at_any_write_loses_nothing_and_cuts_once(number: int, lost: bool) -> None:  # noqa: FBT001
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        await cluster.settle()
+        assert await crash_at(world, number, world.cut, lost=lost)
+        await world.status(readyToUse=True)
+        assert made.made == 2  # The asset and one snapshot.
+        await world.wait(lambda: names.CLAIM_AS_SOURCE not in world.finalizers())
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert not made.snapshots
+        assert not cluster.api.all("volumesnapshotcontents")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("number", range(4))
+async def test_a_crash_at_any_write_of_a_deletion_leaves_nothing(number: int, lost: bool) -> None:  # noqa: FBT001
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        await world.wait(lambda: names.CLAIM_AS_SOURCE not in world.finalizers())
+        assert await crash_at(world, number, lambda: cluster.api.delete("volumesnapshots", "s"), lost=lost)
+        await world.gone()
+        await world.wait(lambda: not cluster.api.all("volumesnapshotcontents"))
+        assert not made.snapshots
+
+
+def strip(cluster: Cluster, resource: str, name: str) -> None:
+    """Delete an object although finalizers hold it."""
+    cluster.api.delete(resource, name)
+    if cluster.api.get(resource, name) is not None:
+        cluster.api.patch(resource, name, {"metadata": {"finalizers": None}})
+
+
+async def test_the_content_of_a_ready_snapshot_is_made_again_after_it_was_forced_away() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        status = await world.status(readyToUse=True)
+        uid = world.content()["metadata"]["uid"]
+        strip(cluster, "volumesnapshotcontents", status["boundVolumeSnapshotContentName"])
+        await world.wait(lambda: (world.content() or {}).get("status", {}).get("readyToUse"))
+        await cluster.settle()
+        assert world.content()["metadata"]["uid"] != uid
+        assert made.made == 2
+        assert (await world.status(readyToUse=True))["creationTime"] == status["creationTime"]
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert not made.snapshots
+
+
+async def test_a_ready_snapshot_that_the_storage_has_lost_with_its_content_is_never_cut_again() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        status = await world.status(readyToUse=True)
+        made.snapshots.clear()
+        strip(cluster, "volumesnapshotcontents", status["boundVolumeSnapshotContentName"])
+        status = await world.status(readyToUse=False)
+        assert status["error"]["message"].startswith("terminal: VolumeSnapshotContent is missing")
+        await cluster.restart()
+        await cluster.advance(3600.0)
+        assert not made.snapshots
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+
+
+async def test_a_content_whose_snapshot_was_forced_away_goes_once_a_person_deletes_it() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        name = (await world.status(readyToUse=True))["boundVolumeSnapshotContentName"]
+        strip(cluster, "volumesnapshots", "s")
+        await cluster.advance(3600.0)
+        assert len(made.snapshots) == 1
+        assert cluster.api.get("volumesnapshotcontents", name) is not None
+        cluster.api.delete("volumesnapshotcontents", name)
+        await world.wait(lambda: cluster.api.get("volumesnapshotcontents", name) is None)
+        assert not made.snapshots
+
+
+async def test_a_claim_whose_snapshots_were_forced_away_is_released() -> None:
+    made = storage()
+    faults = {"create_snapshot": [FailBefore(Unavailable("no answer"))] * 1000}
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), faults)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=False)
+        assert names.CLAIM_AS_SOURCE in world.finalizers()
+        strip(cluster, "volumesnapshots", "s")
+        await world.wait(lambda: names.CLAIM_AS_SOURCE not in world.finalizers())
+        await cluster.advance(600.0)
+        assert not cluster.api.all("volumesnapshotcontents")
+        assert not made.snapshots
+
+
+async def test_a_content_that_is_deleted_by_hand_waits_for_its_snapshot() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        name = (await world.status(readyToUse=True))["boundVolumeSnapshotContentName"]
+        cluster.api.delete("volumesnapshotcontents", name)
+        await cluster.advance(3600.0)
+        assert len(made.snapshots) == 1
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert not made.snapshots
+
+
+async def test_a_deletion_that_fails_is_said_on_the_snapshot_and_tried_again() -> None:
+    made = storage()
+    faults = {"delete_snapshot": [FailBefore(Unavailable("busy"))] * 3}
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), faults)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        about = world.snapshot()
+        cluster.api.delete("volumesnapshots", "s")
+        await world.wait(lambda: "error" in (world.snapshot() or {"status": {}})["status"])
+        assert world.snapshot()["status"]["error"]["message"] == "Failed to delete snapshot: busy"
+        await world.gone()
+        assert not made.snapshots
+        assert "SnapshotDeleteError" in {event["reason"] for event in cluster.api.events(about)}
+
+
+async def test_a_snapshot_waits_for_its_claim_and_its_class() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        world.cut(volumeSnapshotClassName="daily")
+        status = await world.status(readyToUse=False)
+        assert 'persistentvolumeclaim "data" not found' in status["error"]["message"]
+        await world.begin()
+        await world.status(readyToUse=True)
+
+
+async def test_a_long_cut_keeps_its_state_on_the_content_over_a_restart() -> None:
+    made = storage()
+    steps: list[Any] = [Answer(InProgress(retry_after=30.0, state={"job": 7}), effect=False)]
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), {"create_snapshot": steps})]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.wait(
+            lambda: (
+                '"job":7'
+                in ((world.content() or {}).get("metadata", {}).get("annotations") or {}).get(names.INTENT, "")
+            )
+        )
+        assert names.CLAIM_AS_SOURCE in world.finalizers()
+        await cluster.restart()
+        await world.status(readyToUse=True)
+
+
+# --- beside a stock snapshot-controller -------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def beside(made: MemoryStorage, faults: Any = None) -> AsyncIterator[World]:
+    """A world in which a stock snapshot-controller runs, and holds its Lease."""
+    backend = FaultyBackend(MemoryBackend(storage=made), faults or {})
+    async with Cluster([backend]) as cluster:
+        cluster.api.create("leases", {"metadata": {"name": "other"}}, "kube-system")
+        stock = asyncio.create_task(StockSnapshotController(StockApi(cluster.server, 0.002)).run())
+        try:
+            await asyncio.sleep(1.0)
+            world = World(cluster)
+            await world.begin()
+            await cluster.settle()
+            yield world
+            assert not stock.done()
+        finally:
+            stock.cancel()
+            await asyncio.wait([stock])
+
+
+async def test_beside_a_stock_controller_only_its_half_of_the_contents_is_written() -> None:
+    made = storage()
+    async with beside(made) as world:
+        before = len(world.writes())
+        world.cut(volumeSnapshotClassName="daily")
+        await world.status(readyToUse=True)
+        await world.wait(lambda: names.CLAIM_AS_SOURCE not in world.finalizers())
+        await asyncio.sleep(60.0)
+        assert world.writes()[before:] == [
+            "patch volumesnapshotcontents",
+            "patch volumesnapshotcontents/status",
+            "patch volumesnapshotcontents",
+        ]
+        marks = world.content()["metadata"]["annotations"]
+        assert names.SNAPSHOT_BEING_CREATED not in marks
+        assert len(made.snapshots) == 1
+        before = len(world.writes())
+        world.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert not made.snapshots
+        assert world.writes()[before:] == ["patch volumesnapshotcontents/status", "patch volumesnapshotcontents"]
+
+
+async def test_beside_a_stock_controller_a_snapshot_that_goes_while_it_is_made_leaves_nothing() -> None:
+    made = storage()
+    async with beside(made, {"create_snapshot": [FailAfter()] * 4}) as world:
+        world.cut(volumeSnapshotClassName="daily")
+        await world.wait(lambda: made.snapshots)
+        world.api.delete("volumesnapshots", "s")
+        await world.gone()
+        await world.wait(lambda: not world.api.all("volumesnapshotcontents"))
+        assert not made.snapshots
+
+
+async def test_beside_a_stock_controller_a_content_that_a_person_wrote_is_looked_up() -> None:
+    made = storage()
+    async with beside(made) as world:
+        world.create_class("keep", policy="Retain", default=False)
+        world.cut(volumeSnapshotClassName="keep")
+        await world.status(readyToUse=True)
+        [handle] = made.snapshots
+        spec = {
+            "driver": world.cluster.driver,
+            "deletionPolicy": "Delete",
+            "source": {"snapshotHandle": handle},
+            "volumeSnapshotRef": {"name": "mine", "namespace": "default"},
+        }
+        world.api.create("volumesnapshotcontents", {"metadata": {"name": "mine"}, "spec": spec})
+        source = {"source": {"volumeSnapshotContentName": "mine"}}
+        world.api.create("volumesnapshots", {"metadata": {"name": "mine"}, "spec": source})
+        await world.status("mine", readyToUse=True)
+        world.api.delete("volumesnapshots", "mine")
+        await world.gone("mine")
+        assert not made.snapshots
+
+
+async def test_where_a_stock_controller_is_removed_its_snapshots_are_taken_over() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        cluster.api.create("leases", {"metadata": {"name": "other"}}, "kube-system")
+        stock = asyncio.create_task(StockSnapshotController(StockApi(cluster.server, 0.002)).run())
+        await asyncio.sleep(1.0)
+        world = World(cluster)
+        await world.begin()
+        world.cut(volumeSnapshotClassName="daily")
+        await world.status(readyToUse=True)
+        stock.cancel()
+        await asyncio.wait([stock])
+        world.cut("later")
+        await asyncio.sleep(30.0)
+        assert "status" not in world.snapshot("later")
+        await world.status("later", readyToUse=True)
+        for name in ("s", "later"):
+            cluster.api.delete("volumesnapshots", name)
+            await world.gone(name)
+        assert not made.snapshots
+        assert names.CLAIM_AS_SOURCE not in world.finalizers()
