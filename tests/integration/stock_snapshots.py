@@ -146,13 +146,15 @@ class StockSnapshotController:
             "driver": named["driver"],
             "sourceVolumeMode": volume["spec"]["volumeMode"],
         }
-        body = {"metadata": {"name": f"snapcontent-{meta['uid']}"}, "spec": spec}
+        name = f"snapcontent-{meta['uid']}"
+        kind = {"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent"}
+        body = {**kind, "metadata": {"name": name}, "spec": spec}
         try:
             await self._api.call("POST", self._api.path(CONTENTS), body)
         except StockError as error:
             if error.status != 409:
                 raise
-        await self._status(snapshot, {"boundVolumeSnapshotContentName": body["metadata"]["name"], "readyToUse": False})
+        await self._status(snapshot, {"boundVolumeSnapshotContentName": name, "readyToUse": False})
 
     async def _show(self, snapshot: Json, content: Json) -> None:
         theirs, status = content.get("status") or {}, dict(snapshot.get("status") or {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import integration.tmp_snapshot_kinds
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
