@@ -48,12 +48,12 @@ class EmbeddedCluster:
 
         def recorded(method: str, path: str, *rest: Any) -> Any:
             if path.startswith(("/api/v1/", "/apis/")):
-                asked.add(Asked.of(method, path))
+                asked.add(Asked.of(method, path, rest[0]))
             return answer(method, path, *rest)
 
         def watched(path: str, query: Any, headers: Any) -> Any:
             if "authorization" in {name.lower() for name in headers}:  # the node is in the same process
-                asked.add(Asked.of("WATCH", path))
+                asked.add(Asked.of("WATCH", path, query))
             return watch(path, query, headers)
 
         self.server.answer, self.server.watch = recorded, watched  # type: ignore[method-assign]

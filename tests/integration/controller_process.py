@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,9 +38,15 @@ SECONDS = 60.0
 VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 
 
+ONE_NAME = "metadata.name="
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call as RBAC sees it. namespace, name: "" where the path has none."""
+    """A call as RBAC sees it. namespace, name: "" where the path has none.
+
+    A list or watch that selects one name is about that name (`RequestInfoFactory` of apiserver).
+    """
 
     verb: str
     group: str
@@ -50,10 +56,11 @@ class Asked:
 
     @classmethod
     def of_call(cls, call: ApiCall) -> Asked:
-        return cls.of("WATCH" if call.verb == "watch" else call.request.method, call.request.path)
+        method = "WATCH" if call.verb == "watch" else call.request.method
+        return cls.of(method, call.request.path, call.request.query or {})
 
     @classmethod
-    def of(cls, method: str, path: str) -> Asked:
+    def of(cls, method: str, path: str, query: Mapping[str, str] | Sequence[tuple[str, str]] = ()) -> Asked:
         parts = path.strip("/").split("/")
         group, rest = ("", parts[2:]) if parts[0] == "api" else (parts[1], parts[3:])
         namespace = ""
@@ -61,6 +68,9 @@ class Asked:
             namespace, rest = rest[1], rest[2:]
         resource, name, below = (*rest, "", "")[:3]
         verb = VERBS.get(method) or ("watch" if method == "WATCH" else "get" if name else "list")
+        selected = dict(query).get("fieldSelector", "")
+        if not name and selected.startswith(ONE_NAME):
+            name = selected.removeprefix(ONE_NAME)
         return cls(verb, group, f"{resource}/{below}" if below else resource, namespace, name)
 
 

@@ -12,7 +12,16 @@ from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.controller import Rule
 from volplane.drivers.contract import Plugin
 from volplane.kube import names
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.kinds import (
+    ATTACHMENTS,
+    CLAIMS,
+    NODES,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUME_SNAPSHOT_CLASSES,
+    VOLUME_SNAPSHOTS,
+    VOLUMES,
+)
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane_testing.memory import DRIVER as ATTACHES
 from volplane_testing.memory import MemoryBackend
@@ -59,8 +68,25 @@ async def attaching(site: Site) -> None:
     await site.bound("disk")
     await site.make_pod("writer", "disk", node="node-1")
     await site.until("it is attached", lambda: attached(site))
+    await snapshots(site, "disk")
     await site.client.delete(PODS, "default/writer", grace_seconds=0)
     await site.until("it is detached", lambda: no_attachment(site))
+
+
+async def snapshots(site: Site, claim: str) -> None:
+    """A snapshot is made of a bound claim, then deleted."""
+    body = VOLUME_SNAPSHOT_CLASSES.body(metadata={"name": "daily"}, driver=ATTACHES, deletionPolicy="Delete")
+    await site.client.create(VOLUME_SNAPSHOT_CLASSES, body)
+    spec = {"source": {"persistentVolumeClaimName": claim}, "volumeSnapshotClassName": "daily"}
+    metadata = {"name": "s", "namespace": "default"}
+    await site.client.create(VOLUME_SNAPSHOTS, VOLUME_SNAPSHOTS.body(metadata=metadata, spec=spec))
+
+    async def ready() -> bool:
+        return (await site.client.get(VOLUME_SNAPSHOTS, "default/s")).status.ready_to_use
+
+    await site.until("it is ready", ready)
+    await site.client.delete(VOLUME_SNAPSHOTS, "default/s")
+    await site.gone(VOLUME_SNAPSHOTS, "default/s")
 
 
 async def attached(site: Site) -> bool:
@@ -121,24 +147,33 @@ async def beside_a_binder(site: Site) -> None:
     await site.until("no volume is left", lambda: only(site))
     await released(site, "dynamic", "fast")
     await site.until("the volume is gone", lambda: only(site))
+    await site.make_class("disks", driver=ATTACHES)
+    await bound(site, "cut", "disks", ATTACHES)
+    await snapshots(site, "cut")
     await an_attachment(site)
+
+
+async def bound(site: Site, name: str, storage_class: str, driver: str = DRIVER) -> tuple[Any, str]:
+    """A claim, and the name of the volume that was made for it and bound by the hands of the test."""
+    claim = await site.make_claim(name, storage_class)
+    asked = {"metadata": {"annotations": {names.STORAGE_PROVISIONER: driver}}}
+    await site.client.patch(CLAIMS, claim.key, asked)
+    volume = f"pvc-{claim.uid}"
+    await site.until("the volume is made", lambda: only(site, volume))
+    written: dict[str, Any] = {
+        "metadata": {"annotations": {names.BIND_COMPLETED: "yes"}},
+        "spec": {"volumeName": volume},
+    }
+    await site.client.patch(CLAIMS, claim.key, written)
+    await site.client.patch(VOLUMES, volume, {"status": {"phase": "Bound"}}, subresource="status")
+    has = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
+    await site.client.patch(CLAIMS, claim.key, has, subresource="status")
+    return claim, volume
 
 
 async def released(site: Site, name: str, storage_class: str) -> str:
     """Name of a volume that was made for a claim, bound and released again, by the hands of the test."""
-    claim = await site.make_claim(name, storage_class)
-    asked = {"metadata": {"annotations": {names.STORAGE_PROVISIONER: DRIVER}}}
-    await site.client.patch(CLAIMS, claim.key, asked)
-    volume = f"pvc-{claim.uid}"
-    await site.until("the volume is made", lambda: only(site, volume))
-    bound: dict[str, Any] = {
-        "metadata": {"annotations": {names.BIND_COMPLETED: "yes"}},
-        "spec": {"volumeName": volume},
-    }
-    await site.client.patch(CLAIMS, claim.key, bound)
-    await site.client.patch(VOLUMES, volume, {"status": {"phase": "Bound"}}, subresource="status")
-    has = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
-    await site.client.patch(CLAIMS, claim.key, has, subresource="status")
+    claim, volume = await bound(site, name, storage_class)
     if storage_class == "fast":
         await grown(site, name)
 
@@ -194,6 +229,7 @@ LATER = {
     ("get", "nodes"),
     ("get", "csidrivers"),
     ("get", "storageclasses"),
+    ("get", "volumesnapshots"),
     ("create", "persistentvolumeclaims"),
     ("delete", "persistentvolumeclaims"),
     ("create", "volumeattachments"),
@@ -201,8 +237,8 @@ LATER = {
 }
 """What happens minutes later, or seconds: an event counted again, a lease renewed; a selected node that is gone; a
 CSIDriver that somebody else made at the same moment; a class that changed while its asset was made; what is attached
-without a VolumeAttachment. And a scrub by a claim, for which a backend must have disks
-(tests/integration/test_attached_disks.py).
+without a VolumeAttachment; a content that is deleted, and its VolumeSnapshot is not. And a scrub by a claim, for which
+a backend must have disks (tests/integration/test_attached_disks.py).
 """
 
 
@@ -235,5 +271,7 @@ def test_beside_a_stock_binder_it_has_fewer(tmp_path: Path) -> None:
     assert {resource for resource in everywhere if resource.endswith("/status")} == {
         "persistentvolumeclaims/status",
         "volumeattachments/status",
+        "volumesnapshotcontents/status",
+        "volumesnapshots/status",
     }
     assert {rule.resource for rule in namespace_rules({"provisioner"})} == {"leases", "secrets"}

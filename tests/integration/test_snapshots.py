@@ -308,7 +308,7 @@ async def crash_at(world: World, number: int, act: Callable[[], Any], *, lost: b
 
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("number", range(6))
-async def test_a_crash_at_any_write_loses_nothing_and_cuts_once(number: int, lost: bool) -> None:  # noqa: FBT001
+async def test_a_crash_at_any_write_loses_nothing_and_cuts_once(number: int, lost: bool) -> None:
     made = storage()
     async with Cluster([MemoryBackend(storage=made)]) as cluster:
         world = World(cluster)
@@ -326,7 +326,7 @@ async def test_a_crash_at_any_write_loses_nothing_and_cuts_once(number: int, los
 
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("number", range(4))
-async def test_a_crash_at_any_write_of_a_deletion_leaves_nothing(number: int, lost: bool) -> None:  # noqa: FBT001
+async def test_a_crash_at_any_write_of_a_deletion_leaves_nothing(number: int, lost: bool) -> None:
     made = storage()
     async with Cluster([MemoryBackend(storage=made)]) as cluster:
         world = World(cluster)

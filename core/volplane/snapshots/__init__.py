@@ -78,6 +78,7 @@ _KINDS: Final = (
 )
 SNAPSHOT_CONTROLLER: Final[Duty[OperationDeps]] = Duty(
     option="snapshot-controller",
+    default=True,
     permissions=(
         *_KINDS,
         Rule(_GROUP, "volumesnapshots", ("patch",)),
@@ -86,6 +87,6 @@ SNAPSHOT_CONTROLLER: Final[Duty[OperationDeps]] = Duty(
         Rule("", "persistentvolumeclaims", ("patch",)),
     ),
 )
-SNAPSHOTTER: Final[Duty[OperationDeps]] = Duty(option="snapshotter", permissions=_KINDS)
+SNAPSHOTTER: Final[Duty[OperationDeps]] = Duty(option="snapshotter", default=True, permissions=_KINDS)
 SNAPSHOTS: Final[Duty[OperationDeps]] = Duty(option="", controllers=_controllers)
 """The controllers of both, which share what they see."""
