@@ -11,7 +11,7 @@ import pytest
 
 from integration.stock_api import StockApi
 from integration.stock_snapshots import StockSnapshotController
-from volplane import InProgress, Unavailable
+from volplane import InProgress, Snapshot, Unavailable
 from volplane.kube import names
 from volplane_testing import Cluster
 from volplane_testing.control_plane import reasons_of
@@ -140,6 +140,20 @@ async def test_a_claim_is_released_at_the_cut_and_the_snapshot_is_asked_for_unti
         assert world.writes()[before:] == ["patch volumesnapshotcontents/status", "patch volumesnapshots/status"]
         assert later["creationTime"] == status["creationTime"]
         assert len(made.snapshots) == 1
+
+
+async def test_how_far_a_snapshot_is_that_takes_long_is_told() -> None:
+    made = storage()
+    unready = Snapshot(handle="memory-snapshot-2", size_bytes=2**30, ready=False, state="pending, 40 %", retry_after=30)
+    faults = {"create_snapshot": [Answer(unready)], "find_snapshot": [Answer(unready)] * 3}
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), faults)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        events = {each["reason"]: each for each in cluster.api.events(world.snapshot())}
+        assert events.keys() == {"CreatingSnapshot", "SnapshotPending", "SnapshotReady"}
+        assert "pending, 40 %; next look in 30 s" in events["SnapshotPending"]["message"]
 
 
 async def test_the_contents_of_the_moment_are_kept() -> None:

@@ -126,6 +126,7 @@ class SnapshotOperations:
         found = await self._look(content, driver)
         if found is not None:
             self._found(progress, found)
+            self._tell(content, found)
             return
         handle = content.status.snapshot_handle or content.spec.source.snapshot_handle
         if handle:
@@ -164,6 +165,17 @@ class SnapshotOperations:
         at = found.created_at if found.created_at is not None else cluster.now().timestamp()
         due = cluster.monotonic() + LONG_CALL.delay(asked=found.retry_after)
         progress.reached(Cut(found, round(at * 1000) * 10**6, due))
+
+    def _tell(self, content: VolumeSnapshotContent, found: Snapshot) -> None:
+        """Record how far a snapshot is that is not ready at the second look: one event, which is counted."""
+        if found.ready or found.failed:
+            return
+        snapshot = self.state.snapshot_of(content)
+        text = f"Snapshot {content.spec.volume_snapshot_ref.key} is cut and not ready to use yet"
+        doing = f": {found.state}" if found.state else ""
+        message = f"{text}{doing}; next look in {LONG_CALL.delay(asked=found.retry_after):.3g} s"
+        kind, about = (VOLUME_SNAPSHOT_CONTENTS, content) if snapshot is None else (VOLUME_SNAPSHOTS, snapshot)
+        self.deps.recorder.record(EventRecord(kind, about, "Normal", "SnapshotPending", message, text))
 
     def _absent(self, progress: ContentProgress, driver: DriverView) -> None:
         """Raise Again until it is proven that no snapshot exists."""
