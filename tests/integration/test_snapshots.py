@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from integration.stock_api import StockApi
 from integration.stock_snapshots import StockSnapshotController
 from volplane import InProgress, Snapshot, Unavailable
 from volplane.kube import names
+from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_testing import Cluster
 from volplane_testing.control_plane import reasons_of
 from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
@@ -590,3 +592,25 @@ async def test_where_a_stock_controller_is_removed_its_snapshots_are_taken_over(
             await world.gone(name)
         assert not made.snapshots
         assert names.CLAIM_AS_SOURCE not in world.finalizers()
+
+
+# --- where the kinds are not served -----------------------------------------------------------------------------------
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+async def test_where_the_kinds_appear_later_snapshots_begin_then_and_claims_never_waited() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        kinds = definitions("snapshot.storage.k8s.io")
+        for kind in kinds:
+            cluster.server.handle("DELETE", f"{DEFINITIONS}/{kind['metadata']['name']}", {}, {}, b"")
+        await cluster.restart()
+        await cluster.create_class("fast")
+        await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast"))
+        for kind in kinds:
+            cluster.server.handle("POST", DEFINITIONS, {}, {}, json.dumps(kind).encode())
+        world = World(cluster)
+        world.create_class()
+        world.cut()
+        await world.status(readyToUse=True, seconds=90.0)

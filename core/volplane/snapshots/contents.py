@@ -115,12 +115,12 @@ def may_cut(content: VolumeSnapshotContent, state: SnapshotState) -> bool:
     A VolumeSnapshot that shows a moment had a snapshot: what is cut now would be other data under its name. Beside a
     stock controller a call without an answer goes on until there is one, whatever is deleted meanwhile.
     """
+    snapshot, marked = state.snapshot_of(content), content.annotation(names.SNAPSHOT_BEING_DELETED) is not None
+    if snapshot is not None and snapshot.status.creation_time is not None:
+        return False
     if not state.binds:
-        marked = content.annotation(names.SNAPSHOT_BEING_DELETED) is not None
         return content.annotation(names.SNAPSHOT_BEING_CREATED) is not None or not marked
-    snapshot = state.snapshot_of(content)
-    wanted = snapshot is not None and not snapshot.terminating and snapshot.status.creation_time is None
-    return wanted and content.annotation(names.SNAPSHOT_BEING_DELETED) is None and not content.terminating
+    return snapshot is not None and not snapshot.terminating and not marked and not content.terminating
 
 
 def _declare(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState) -> Action | None:

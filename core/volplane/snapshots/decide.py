@@ -377,7 +377,7 @@ def _follow(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Action:
     if ours.creation_time is None and theirs.creation_time is not None:
         cut = datetime.fromtimestamp(theirs.creation_time // 10**9, UTC)
         status["creationTime"] = cut.strftime(TIME_FORMAT)
-    if ours.restore_size in (None, "0") and theirs.restore_size:
+    if ours.restore_size in (None, 0, "0") and theirs.restore_size:
         status["restoreSize"] = format_bytes(theirs.restore_size)
     if ours.ready_to_use != theirs.ready_to_use or not ours.bound_volume_snapshot_content_name:
         status["readyToUse"] = theirs.ready_to_use

@@ -259,6 +259,11 @@ def test_beside_a_stock_controller_the_mark_of_the_call_is_written_with_the_reco
     assert beside(*source(), waiting(), snapshot_class(), content(annotations=OURS | CREATING)).verb == CREATE
 
 
+def test_beside_a_stock_controller_nothing_is_cut_a_second_time_either() -> None:
+    cut_before = snapshot(finalizers=BOTH, status={"creationTime": GONE})
+    assert beside(*source(), cut_before, snapshot_class(), content(finalizers=None)).verb == FIND
+
+
 def test_beside_a_stock_controller_the_mark_goes_once_the_snapshot_is_shown() -> None:
     shown = content(annotations=OURS | CREATING, status=CUT | {"readyToUse": False})
     action = beside(*source(), waiting(), shown, step=cut(ready=False))
