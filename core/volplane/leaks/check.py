@@ -19,13 +19,24 @@ from volplane.assets import Absent
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.drivers.driver import DriverView
-from volplane.errors import VolplaneError
+from volplane.errors import ApiError, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import segments_of, volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
-from volplane.leaks.comparison import Comparison, Finding, Key, Observations, Verdict, assets_of, feed_live, paced
+from volplane.leaks.comparison import (
+    Comparison,
+    Finding,
+    Key,
+    Observations,
+    SnapshotComparison,
+    Verdict,
+    assets_of,
+    feed_live,
+    paced,
+    snapshots_of,
+)
 from volplane.requests import Fence, FindRequest
 from volplane.state.matching import reference_is
 
@@ -78,7 +89,7 @@ class LeakCheck:
         targets: dict[str, int] = {}
         for name, status in self.status.items():
             view = self._cluster.drivers.get(name)
-            if driver in ("", name) and view is not None and view.supports("list_assets"):
+            if driver in ("", name) and view is not None and lists(view):
                 self._wanted[name].set()
                 targets[name] = status.attempts + (2 if name in self._running else 1)
         return targets
@@ -97,7 +108,7 @@ class LeakCheck:
                 driver = self._cluster.drivers.get(name)
                 if driver is None:
                     pause = LEAK_CHECK_WITHOUT_DRIVER.delay()
-                elif not driver.supports("list_assets"):
+                elif not lists(driver):
                     self.status[name] = CheckStatus(can_list=False)
                     return
                 elif await self.check(driver):
@@ -133,26 +144,26 @@ class LeakCheck:
         return complete
 
     async def _check(self, driver: DriverView) -> None:
-        clock, name = asyncio.get_running_loop().time, driver.name
+        clock, name, cluster_id = asyncio.get_running_loop().time, driver.name, self._cluster.cluster_id
         # Only volumes that existed before the listing began can be ghosts.
-        volumes = paced(list(self._cluster.volumes.values()))
+        volumes = paced(list(self._cluster.volumes.values()) if driver.supports("list_assets") else ())
         known = {each.uid async for each in volumes if each.annotation(names.PROVISIONED_BY) == name}
         began = clock()
-        comparison = Comparison(name, self._cluster.cluster_id, known, self._in_reach)
-        async for asset in assets_of(driver, self._deps):
-            comparison.add_asset(asset)
+        comparison = Comparison(name, cluster_id, known, self._in_reach)
+        snapshots = SnapshotComparison(name, cluster_id)
+        if driver.supports("list_assets"):
+            async for asset in assets_of(driver, self._deps):
+                comparison.add_listed(asset)
+        if driver.supports("list_snapshots"):
+            async for snapshot in snapshots_of(driver, self._deps):
+                snapshots.add_listed(snapshot)
         ended = clock()
         self.compare_terms(name, comparison.terms)
         async for claim in paced(list(self._cluster.claims.values())):
             comparison.add_claim(claim)
         async for volume in paced(list(self._cluster.volumes.values())):
             comparison.add_volume(volume)
-        findings = [finding async for finding in paced(comparison.findings()) if finding is not None]
-        # Absence from a cache proves nothing: what the caches leave unexplained is compared with live objects.
-        if any(finding.verdict is not Verdict.FOREIGN for finding in findings):
-            comparison.forget_objects()
-            await feed_live(comparison, self._deps.client)
-            findings = [finding async for finding in paced(comparison.findings()) if finding is not None]
+        findings = await self._proven(comparison) + await self._proven(snapshots)
         for finding in self.observations.add(name, findings, began=began, ended=ended):
             if finding.verdict is not Verdict.FOREIGN:
                 log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
@@ -160,6 +171,23 @@ class LeakCheck:
         await self._report_ghosts(driver, findings, len(known))
         self._count(name)
         log.debug("checked, %d findings", len(findings))
+
+    async def _proven(self, comparison: Comparison | SnapshotComparison) -> list[Finding]:
+        """Return the findings. Absence from a cache proves nothing: what is left unexplained is compared with live
+        objects.
+        """
+        findings = [finding async for finding in paced(comparison.findings()) if finding is not None]
+        if all(finding.verdict is Verdict.FOREIGN for finding in findings):
+            return findings
+        comparison.forget_objects()
+        try:
+            await feed_live(comparison.kinds, self._deps.client)
+        except ApiError as error:
+            if not isinstance(comparison, SnapshotComparison) or error.status not in (403, 404):
+                raise
+            # Where the kinds are not served, or not shown to this process, nothing tells what leads to snapshots.
+            return [finding for finding in findings if finding.verdict is Verdict.FOREIGN]
+        return [finding async for finding in paced(comparison.findings()) if finding is not None]
 
     def compare_terms(self, name: str, terms: Mapping[tuple[str, str], Fence]) -> None:
         """Note which clusters have changed assets of a driver since its last listing; report one that has our id.
@@ -264,6 +292,13 @@ class LeakCheck:
             self._count(name)
 
 
+def lists(driver: DriverView) -> bool:
+    return driver.supports("list_assets") or driver.supports("list_snapshots")
+
+
 def _describe(finding: Finding) -> str:
     what = finding.handle or finding.volume
-    return f"{finding.verdict} {what}" + (f" of volume {finding.volume}" if finding.volume not in ("", what) else "")
+    kind = "snapshot " if finding.kind == "snapshot" else ""
+    return f"{finding.verdict} {kind}{what}" + (
+        f" of volume {finding.volume}" if finding.volume not in ("", what) else ""
+    )

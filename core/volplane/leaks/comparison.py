@@ -15,16 +15,17 @@ from enum import StrEnum
 from posixpath import dirname, normpath
 from typing import Any, TypeVar
 
-from volplane.assets import ListedAsset, Ownership, VolumeSource
+from volplane.assets import AssetPage, ListedAsset, Ownership, Snapshot, SnapshotPage, VolumeSource
 from volplane.drivers.driver import DriverView
 from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.kube import names
 from volplane.kube.answers import Listing
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
-from volplane.requests import Fence, ListRequest
+from volplane.requests import Fence, HookRequest, ListRequest, ListSnapshotsRequest
+from volplane.snapshots.leaks import LED_TO_BY, ListedSnapshots
 from volplane.state.matching import capacity_of
 from volplane.state.naming import csi_source, handle_in, volume_source
 
@@ -36,7 +37,10 @@ CHUNK = 500
 _PATHS = frozenset({"hostPath", "local", "nfs"})
 
 T = TypeVar("T")
-Key = tuple[str, str, str, str]
+P = TypeVar("P", AssetPage, SnapshotPage)
+KindsToCompare = tuple[tuple[Kind[Any], Callable[[Any], None]], ...]
+"""Kinds in the order in which they are read, and what takes their objects."""
+Key = tuple[str, str, str, str, str]
 
 
 class Verdict(StrEnum):
@@ -57,11 +61,13 @@ class Finding:
     volume: str
     """Name of the volume; "" where there is none."""
     detail: str
-    asset: ListedAsset | None = field(default=None, compare=False, repr=False)
+    kind: str = "asset"
+    """"asset" or "snapshot"."""
+    listed: ListedAsset | Snapshot | None = field(default=None, compare=False, repr=False)
 
     @property
     def key(self) -> Key:
-        return (self.verdict, self.driver, self.handle, self.volume)
+        return (self.verdict, self.driver, self.handle, self.volume, self.kind)
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +97,7 @@ class Comparison:
     _pointed_at: set[str] = field(default_factory=set)
     _present: set[str] = field(default_factory=set)
 
-    def add_asset(self, asset: ListedAsset) -> None:
+    def add_listed(self, asset: ListedAsset) -> None:
         self._assets.append(asset)
         self._handles[asset.handle] = asset
         if asset.owner is not None:
@@ -113,6 +119,10 @@ class Comparison:
             self._volumes[volume.name] = volume
         else:
             self._pointed_at.update(_targets(volume))
+
+    @property
+    def kinds(self) -> KindsToCompare:
+        return (CLAIMS, self.add_claim), (VOLUMES, self.add_volume)
 
     def forget_objects(self) -> None:
         """Keep the assets, and compare them with other claims and volumes."""
@@ -173,7 +183,7 @@ class Comparison:
 
     def _finding(self, verdict: Verdict, asset: ListedAsset, detail: str, volume: str = "") -> Finding:
         handle = asset.handle
-        return Finding(verdict=verdict, driver=self.driver, handle=handle, volume=volume, detail=detail, asset=asset)
+        return Finding(verdict=verdict, driver=self.driver, handle=handle, volume=volume, detail=detail, listed=asset)
 
     def _about_volume(self, volume: Volume) -> Finding | None:
         # The asset of a terminating volume may be gone already; what is out of reach was not listed.
@@ -189,6 +199,25 @@ class Comparison:
             return None
         detail = "its asset is not on the backend"
         return Finding(verdict=Verdict.GHOST, driver=self.driver, handle=handle, volume=volume.name, detail=detail)
+
+
+class SnapshotComparison(ListedSnapshots):
+    """Compares a complete listing of the snapshots of one driver, as `Comparison` does that of its assets."""
+
+    def __init__(self, driver: str, cluster_id: str) -> None:
+        super().__init__(cluster_id)
+        self.driver = driver
+
+    @property
+    def kinds(self) -> KindsToCompare:
+        return tuple(zip(LED_TO_BY, (self.add_snapshot, self.add_content), strict=True))
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the findings."""
+        for verdict, found in ((Verdict.ORPHAN, self.lost()), (Verdict.FOREIGN, self.foreign())):
+            for each, why in found:
+                given = {"driver": self.driver, "handle": each.handle, "volume": "", "detail": why, "kind": "snapshot"}
+                yield Finding(verdict=verdict, listed=each, **given)
 
 
 def _targets(volume: Volume) -> Iterator[str]:
@@ -263,19 +292,33 @@ class Observations:
 
 async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:
     """Yield every asset in the driver's reach. After a BackendError or PluginError the list is incomplete."""
+    async for page in _pages(driver, deps, ListRequest):
+        for asset in page.assets:
+            yield asset
+
+
+async def snapshots_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[Snapshot]:
+    """Yield every snapshot that the driver has made; as `assets_of`."""
+    async for page in _pages(driver, deps, ListSnapshotsRequest):
+        for snapshot in page.snapshots:
+            yield snapshot
+
+
+async def _pages(driver: DriverView, deps: OperationDeps, ask: Callable[..., HookRequest[P]]) -> AsyncIterator[P]:
     context = deps.context(driver)
     seen: set[str] = set()
     token: str | None = None
     while True:
+        request = ask(context=context, page=token)
         async with deps.listing[driver.name]:
-            page = await deps.hooks.call(driver, ListRequest(context=context, page=token))
-        for asset in page.assets:
-            yield asset
+            page = await deps.hooks.call(driver, request)
+        yield page
         token = page.next_page
         if token is None:
             return
         if token in seen:
-            raise OutcomeUnknown(f"list_assets of driver {driver.name} names page {token!r} twice: it would never end")
+            what = f"{request.hook} of driver {driver.name}"
+            raise OutcomeUnknown(f"{what} names page {token!r} twice: it would never end")
         seen.add(token)
 
 
@@ -287,10 +330,12 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
             await asyncio.sleep(0)
 
 
-async def feed_live(comparison: Comparison, client: Client) -> None:
-    """Compare with what the API server has now. Raises ApiError; VolplaneError if an object cannot be read."""
-    add_claim: Callable[[Any], None] = comparison.add_claim
-    for kind, add in ((CLAIMS, add_claim), (VOLUMES, comparison.add_volume)):
+async def feed_live(kinds: KindsToCompare, client: Client) -> None:
+    """Compare with what the API server has now. Raises ApiError; VolplaneError if an object cannot be read.
+
+    kinds: of a comparison.
+    """
+    for kind, add in kinds:
         pages: AsyncIterator[Listing[Any]] = client.pages(kind, limit=CHUNK)
         async for page in pages:
             if page.unreadable:

@@ -1,22 +1,22 @@
 """What the leak check does only when a person asks: orphans are deleted, assets of a former cluster taken over.
 
 Each is an operation under the asset's key, so it excludes every other operation of the asset. A repair deletes only a
-confirmed orphan: it compares the asset with the claims and volumes as they are then, reads the volume of its name once
-more, and calls `delete` with the marks that were listed: a backend refuses what carries others meanwhile. An adoption,
-after a restore, takes over what a volume of this cluster points at; a person names the former cluster, and what no
-volume points at stays foreign.
+confirmed orphan: it compares the asset with the claims and volumes as they are then, or the snapshot with
+VolumeSnapshots and contents, reads the object of its name once more, and calls `delete` with the marks that were
+listed: a backend refuses what carries others meanwhile. An adoption, after a restore, takes over what a volume of this
+cluster points at; a person names the former cluster, and what no volume points at stays foreign.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from volplane._delays import LONG_CALL
-from volplane.assets import InProgress, Ownership, VolumeSource
+from volplane.assets import Done, InProgress, ListedAsset, Ownership, Snapshot, SnapshotOwnership, VolumeSource
 from volplane.controller.actions import Run
 from volplane.drivers.driver import DriverView
 from volplane.errors import ApiForbidden, ConfigurationError, OperationError, Throttled, Unavailable, VolplaneError
@@ -24,13 +24,13 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import held_by_predecessor
 from volplane.intents.requests import NAME_PREFIX, volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import PODS, VOLUMES
+from volplane.kube.kinds import PODS, VOLUME_SNAPSHOT_CONTENTS, VOLUMES, Kind
 from volplane.kube.objects import Volume
 from volplane.leaks.check import LeakCheck
-from volplane.leaks.comparison import Comparison, Finding, Key, Verdict, assets_of, feed_live
+from volplane.leaks.comparison import Comparison, Finding, Key, SnapshotComparison, Verdict, assets_of, feed_live
 from volplane.operations.operation import Again
 from volplane.operations.registry import Dispatcher, OneShots
-from volplane.requests import AdoptRequest, DeleteRequest, VolumeIdentity
+from volplane.requests import AdoptRequest, DeleteRequest, DeleteSnapshotRequest, HookRequest, VolumeIdentity
 from volplane.state.naming import asset_key, attacher_finalizer
 
 LOOK_SECONDS = 10.0
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Look:
-    """The result of a live look at the claims and volumes for a driver's orphans."""
+    """The result of a live look at the objects that may lead to a driver's orphans."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     began: float = float("-inf")
@@ -54,7 +54,8 @@ class LeakRepair:
         self._check = check
         self._deps = deps
         self.one_shots = OneShots(dispatcher, "fix", self._delete)
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[tuple[str, str], _Look] = {}
+        """By driver and kind."""
         self._states: dict[str, Mapping[str, Any]] = {}
         """By the name of the operation."""
 
@@ -65,58 +66,81 @@ class LeakRepair:
         confirmed = [each for each in named if each.verdict is Verdict.ORPHAN and seen.confirmed(each)]
         asked: list[tuple[Run, Finding]] = []
         for finding in confirmed:
-            # An asset without marks is no orphan.
-            if finding.asset is not None and (owner := finding.asset.owner) is not None:
-                name = owner.volume_name
+            if name := _object_of(finding):
                 run = Run(verb="fix", key=name, uid=finding.handle, driver=finding.driver, asset=name)
                 asked.append((run, finding))
         self.one_shots.start(asked)
         return confirmed
 
     async def _delete(self, run: Run, finding: Finding) -> str:
-        cluster, asset = self._deps.cluster, finding.asset
-        if asset is None or (owner := asset.owner) is None:
-            raise OperationError(f"{run.name} was not started: an asset without marks is no orphan")
+        cluster = self._deps.cluster
         driver = cluster.drivers.get(finding.driver)
         if driver is None:
             reason = cluster.drivers.broken(finding.driver) or "it is not configured any more"
             raise Unavailable(f"driver {finding.driver} cannot be used: {reason}")
-        await self._refuse_wanted(finding, owner)
-        context = self._deps.context(driver, owner.generation, self._states.get(run.name))
-        name, handle, source = owner.volume_name, asset.handle, asset.source or VolumeSource(kind="", fields={})
-        size = asset.capacity_bytes
-        volume = VolumeIdentity(name=name, uid="", handle=handle, source=source, capacity_bytes=size, owner=owner)
-        result = await self._deps.hooks.call(driver, DeleteRequest(context=context, volume=volume))
+        await self._refuse_wanted(finding)
+        request = self._deletion(finding, driver, self._states.get(run.name))
+        result = await self._deps.hooks.call(driver, request)
         if isinstance(result, InProgress):
             self._states[run.name] = dict(result.state)
             raise Again(after=LONG_CALL.delay(asked=result.retry_after))
         self._states.pop(run.name, None)
         self._check.settled(finding)
-        log.warning("deleted the orphan %s (%s)", asset.handle, finding.detail)
+        log.warning("deleted the orphan %s (%s)", finding.handle, finding.detail)
         return "deleted"
 
-    async def _refuse_wanted(self, finding: Finding, owner: Ownership) -> None:
-        """Raise VolplaneError unless it is an orphan now. One look serves all orphans of its driver."""
-        look = self._looks.setdefault(finding.driver, _Look())
+    def _deletion(
+        self, finding: Finding, driver: DriverView, state: Mapping[str, Any] | None
+    ) -> HookRequest[Done | InProgress]:
+        """Return the call with the marks that were listed: a backend refuses what carries others meanwhile."""
+        match finding.listed:
+            case Snapshot(owner=SnapshotOwnership() as marks, handle=handle):
+                return DeleteSnapshotRequest(
+                    context=self._deps.context(driver, state=state), handle=handle, owner=marks
+                )
+            case ListedAsset(owner=Ownership() as owner) as asset:
+                volume = VolumeIdentity(
+                    name=owner.volume_name,
+                    uid="",
+                    handle=asset.handle,
+                    source=asset.source or VolumeSource(kind="", fields={}),
+                    capacity_bytes=asset.capacity_bytes,
+                    owner=owner,
+                )
+                context = self._deps.context(driver, owner.generation, state)
+                return DeleteRequest(context=context, volume=volume)
+        raise OperationError(f"{finding.handle} carries no marks, so it is no orphan")
+
+    async def _refuse_wanted(self, finding: Finding) -> None:
+        """Raise VolplaneError unless it is an orphan now. One look serves all orphans of its driver and kind."""
+        look = self._looks.setdefault((finding.driver, finding.kind), _Look())
         async with look.lock:
             now = asyncio.get_running_loop().time()
-            # An older look may miss a claim or a volume that has come since; a look without this asset proves nothing.
+            # An older look may miss what has come since; a look without this orphan proves nothing.
             if now - look.began > LOOK_SECONDS or finding.key not in look.asked:
                 found = [finding, *self._check.observations.findings()]
-                ours = (each for each in found if each.driver == finding.driver and each.verdict is Verdict.ORPHAN)
-                orphans = {each.key: each for each in ours}
-                comparison = Comparison(finding.driver, self._deps.cluster.cluster_id)
+                of_driver = [each for each in found if (each.driver, each.kind) == (finding.driver, finding.kind)]
+                orphans = {each.key: each for each in of_driver if each.verdict is Verdict.ORPHAN}
+                compare = SnapshotComparison if finding.kind == "snapshot" else Comparison
+                comparison = compare(finding.driver, self._deps.cluster.cluster_id)
+                add: Callable[[Any], None] = comparison.add_listed
                 for each in orphans.values():
-                    if each.asset is not None:
-                        comparison.add_asset(each.asset)
-                await feed_live(comparison, self._deps.client)
+                    add(each.listed)
+                await feed_live(comparison.kinds, self._deps.client)
                 still = (each.key for each in comparison.findings() if each and each.verdict is Verdict.ORPHAN)
                 look.began, look.asked, look.orphans = now, frozenset(orphans), frozenset(still)
         if finding.key not in look.orphans:
-            raise VolplaneError("it is no orphan any more: a volume or a claim leads to it")
-        # The volume of this very name may have been restored after the look.
-        if (live := await self._deps.live_volume(owner.volume_name)) is not None:
-            raise VolplaneError(f"it is no orphan any more: volume {live.name} leads to it")
+            raise VolplaneError("it is no orphan any more: an object of the cluster leads to it")
+        # The object of this very name may have been restored after the look.
+        kind: Kind[Any] = VOLUME_SNAPSHOT_CONTENTS if finding.kind == "snapshot" else VOLUMES
+        if (live := await self._deps.client.find(kind, _object_of(finding))) is not None:
+            raise VolplaneError(f"it is no orphan any more: {kind.kind} {live.name} leads to it")
+
+
+def _object_of(finding: Finding) -> str:
+    """Return the name of the volume or content in the marks; "" without any."""
+    owner = finding.listed.owner if finding.listed is not None else None
+    return "" if owner is None else owner.volume_name if isinstance(owner, Ownership) else owner.content_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +201,7 @@ class Adoption:
         unsupported = "" if view.supports("adopt") else f"backend {view.backend} does not implement the hook adopt"
         comparison, found = Comparison(name, ours), []
         async for asset in assets_of(view, self._deps):
-            comparison.add_asset(asset)
+            comparison.add_listed(asset)
             if (owner := asset.owner) is None:
                 continue
             volume, unfinished = self._cluster.volumes.get(owner.volume_name), False

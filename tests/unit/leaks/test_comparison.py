@@ -53,7 +53,7 @@ def judged(
 ) -> list[tuple[str, str, str]]:
     comparison = Comparison("d", HERE, **options)
     for each in assets:
-        comparison.add_asset(each)
+        comparison.add_listed(each)
     for each_claim in claims:
         comparison.add_claim(each_claim)
     for each_volume in volumes:
@@ -171,7 +171,7 @@ def test_a_volume_out_of_reach_is_no_ghost() -> None:
 
 def test_a_restored_asset_says_what_to_do() -> None:
     comparison = Comparison("d", HERE)
-    comparison.add_asset(asset(cluster="there"))
+    comparison.add_listed(asset(cluster="there"))
     comparison.add_volume(volume())
     (finding, _) = comparison.findings()
     assert finding is not None

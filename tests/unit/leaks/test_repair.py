@@ -102,7 +102,7 @@ async def test_a_volume_that_comes_after_the_look_and_before_the_hook_keeps_the_
     findings = cluster.repair.start()
     await asyncio.sleep(1)
     assert list(outcomes(cluster, findings).values()) == [
-        ("failed", "it is no orphan any more: volume pvc-u1 leads to it")
+        ("failed", "it is no orphan any more: PersistentVolume pvc-u1 leads to it")
     ]
     assert not hooks.asked["delete"]
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from volplane.assets import Snapshot
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
@@ -123,13 +124,13 @@ def _progress(status: OneShotStatus) -> dict[str, str]:
 
 
 def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
-    """Return a finding with size and age of its asset, of a ghost those of its volume; None = not known."""
+    """Return a finding with size and age of its asset or snapshot, of a ghost those of its volume; None = not known."""
     observations = plane.leak_check.observations
     first = observations.first_seen(finding)
-    asset, volume = finding.asset, plane.state.volumes.get(finding.volume)
+    asset, volume = finding.listed, plane.state.volumes.get(finding.volume)
     size, created = None, None
     if asset is not None:
-        size = asset.capacity_bytes
+        size = asset.size_bytes if isinstance(asset, Snapshot) else asset.capacity_bytes
         created = datetime.fromtimestamp(asset.created_at, UTC) if asset.created_at is not None else None
     elif volume is not None:
         size = -(-capacity_of(volume) // NANOS)
@@ -137,6 +138,7 @@ def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
             created = datetime.fromisoformat(volume.metadata.creation_timestamp or "")
     return {
         "verdict": finding.verdict.value,
+        "kind": finding.kind,
         "driver": finding.driver,
         "handle": finding.handle,
         "name": asset.name if asset is not None else "",

@@ -1,0 +1,62 @@
+"""Which snapshots on a backend no object of the cluster leads to, for the leak check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from volplane.assets import Snapshot
+from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotContent
+
+LED_TO_BY: Final = (VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS)
+"""The kinds whose objects lead to snapshots, in the order in which they are read."""
+
+
+@dataclass(slots=True, eq=False)
+class ListedSnapshots:
+    """A complete listing of one driver, and what leads to its snapshots.
+
+    Add every snapshot of the listing first, then every VolumeSnapshot, then every content, each kind read after the one
+    before: a content exists before its snapshot is cut and goes after it, so that what is cut meanwhile is never taken
+    for lost.
+    """
+
+    cluster_id: str
+    _listed: list[Snapshot] = field(default_factory=list)
+    _wanted: set[str] = field(default_factory=set)
+    """Uids of VolumeSnapshots: one whose content was lost gets its snapshot again, by the marks."""
+    _contents: set[str] = field(default_factory=set)
+    """Names of contents, and the handles in them."""
+
+    def add_listed(self, snapshot: Snapshot) -> None:
+        self._listed.append(snapshot)
+
+    def add_snapshot(self, snapshot: VolumeSnapshot) -> None:
+        self._wanted.add(snapshot.uid)
+
+    def add_content(self, content: VolumeSnapshotContent) -> None:
+        self._contents.update((content.name, content.status.snapshot_handle, content.spec.source.snapshot_handle))
+
+    def forget_objects(self) -> None:
+        """Keep the snapshots, and compare them with other objects."""
+        self._wanted.clear()
+        self._contents.clear()
+
+    def foreign(self) -> Iterator[tuple[Snapshot, str]]:
+        """Yield each snapshot that another cluster has made, or nobody knows who, and why it is none of ours."""
+        for each in self._listed:
+            if each.owner is None:
+                yield each, "carries no marks"
+            elif each.owner.cluster_id != self.cluster_id:
+                yield each, f"carries the marks of cluster {each.owner.cluster_id}"
+
+    def lost(self) -> Iterator[tuple[Snapshot, str]]:
+        """Yield each snapshot of this cluster to which no object leads, and what is missing."""
+        for each in self._listed:
+            owner = each.owner
+            if owner is None or owner.cluster_id != self.cluster_id or owner.snapshot_uid in self._wanted:
+                continue
+            if self._contents.isdisjoint((owner.content_name, each.handle)):
+                yield each, f"no VolumeSnapshotContent leads to it, {owner.content_name} does not exist"
