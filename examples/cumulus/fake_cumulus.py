@@ -144,6 +144,10 @@ class FakeCumulus(FakeCloud):
         return {}
 
     def _get_snapshots(self, params: Json) -> Json:
+        if "label" in params:
+            chosen = [each for each in self.snapshots.values() if params["label"] in each["labels"]]
+            page, following = page_of(chosen, lambda each: str(each["name"]), size=4, token=params.get("after"))
+            return {"snapshots": page, "next": following}
         if params["id"] not in self.snapshots:
             raise CloudFailure("NoSnapshot", f"there is no snapshot {params['id']}", 404)
         return self.snapshots[params["id"]]

@@ -154,6 +154,10 @@ class Disks:
         name = disk_name(request.owner)
         disk = self._cumulus.disks.current(name)
         if disk is None:
+            if request.source_snapshot is not None:
+                source = self._snapshot(request.source_snapshot)
+                found = None if source is None else self.seen(source, request.context)
+                cloud.refuse_unusable(found, request.source_snapshot, gib)
             labels = {**LABELS.of(request.owner), LABELS.demand: demand, **LABELS.of_term(request.context)}
             body = {"name": name, "zone": zones[0], "gib": gib, "kind": wanted.kind, "iops": wanted.iops}
             self._cumulus.change(call, name, "POST", "/disks", **body, labels=labels, snapshot=request.source_snapshot)
@@ -265,29 +269,56 @@ class Disks:
     # --- snapshots
 
     def create_snapshot(self, request: volplane.SnapshotRequest, call: HookCall) -> volplane.Snapshot:
-        if request.parameters:
-            raise volplane.InvalidArgument(f"unknown parameter {next(iter(request.parameters))!r}; snapshots have none")
-        name, mark = cloud.label_text(request.name), {LABELS.cluster: cloud.label_text(request.context.cluster_id)}
+        name = cloud.label_text(request.name)
+        found = self._snapshot(name)
+        if found is None:
+            disk = self._existing(request.volume)
+            labels = {**LABELS.of_snapshot(request.owner), **LABELS.of_term(request.context)}
+            self._cumulus.change(call, name, "POST", "/snapshots", name=name, disk=disk["name"], labels=labels)
+        made = self.seen(found, request.context)
+        cloud.refuse_other_snapshot(made, request, request.volume.handle)
+        return made
+
+    def _snapshot(self, name: str) -> Json | None:
         try:
-            found = self._cumulus.call("GET", f"/snapshots/{name}")
+            return self._cumulus.call("GET", f"/snapshots/{cloud.label_text(name)}")
         except CloudError as error:
             if error.code != "NoSnapshot":
                 raise
-            disk = self._existing(request.volume)
-            self._cumulus.change(call, name, "POST", "/snapshots", name=name, disk=disk["name"], labels=mark)
-        if found["disk"] != request.volume.handle or found["labels"] != mark:
-            raise volplane.AlreadyExists(f"snapshot {name} exists, of {found['disk']} or not made by this cluster")
-        return volplane.Snapshot(handle=name, size_bytes=found["gib"] * GIB, ready=found["state"] == "ready")
+            return None
+
+    @staticmethod
+    def seen(found: Json, context: volplane.Context) -> volplane.Snapshot:
+        return volplane.Snapshot(
+            handle=found["name"],
+            size_bytes=found["gib"] * GIB,
+            ready=found["state"] == "ready",
+            source=found["disk"],
+            owner=LABELS.snapshot_owner(found["labels"], context.cluster_id),
+            name=found["name"],
+            state="" if found["state"] == "ready" else found["state"],
+            retry_after=1.0,
+        )
+
+    def find_snapshot(
+        self, request: volplane.FindSnapshotRequest, _call: HookCall
+    ) -> volplane.Snapshot | volplane.Absent:
+        found = self._snapshot(request.handle or request.name)
+        if found is None:
+            return volplane.Absent()
+        made = self.seen(found, request.context)
+        return made if request.handle or request.owner in (None, made.owner) else volplane.Absent()
+
+    def list_snapshots(self, request: volplane.ListSnapshotsRequest) -> volplane.SnapshotPage:
+        page = self._cumulus.call("GET", "/snapshots", label=LABELS.snapshot, after=request.page)
+        made = tuple(self.seen(each, request.context) for each in page["snapshots"])
+        return volplane.SnapshotPage(snapshots=made, next_page=page["next"])
 
     def delete_snapshot(self, request: volplane.DeleteSnapshotRequest, call: HookCall) -> volplane.Done:
-        try:
-            found = self._cumulus.call("GET", f"/snapshots/{cloud.label_text(request.handle)}")
-        except CloudError as error:
-            if error.code != "NoSnapshot":
-                raise
+        found = self._snapshot(request.handle)
+        if found is None:
             return volplane.Done()
-        if found["labels"].get(LABELS.cluster) != cloud.label_text(request.context.cluster_id):
-            raise volplane.AlreadyExists(f"snapshot {found['name']} is not of this cluster: it is not touched")
+        LABELS.refuse_foreign_snapshot(request.handle, found["labels"], request)
         return self._cumulus.change(call, found["name"], "DELETE", f"/snapshots/{found['name']}")
 
     # --- owners
@@ -358,6 +389,8 @@ class CumulusBackend(cloud.DiskBackend):
                 detach=disks.detach,
                 create_snapshot=disks.create_snapshot,
                 delete_snapshot=disks.delete_snapshot,
+                find_snapshot=disks.find_snapshot,
+                list_snapshots=disks.list_snapshots,
                 list_page=disks.list_page,
                 adopt=disks.adopt,
                 error=ERRORS.translated,

@@ -20,8 +20,9 @@ from volplane.cloud.disks import (
 from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, OfficialDriver, label_text
 from volplane.cloud.polling import Observation, StatePoller, chunks, read_without_bad_ids
 from volplane.cloud.rates import RateLimiter, Refusal, TokenBucket
+from volplane.cloud.snapshots import refuse_other_snapshot, refuse_smaller, refuse_unusable
 from volplane.cloud.turns import BoundedCache, HookCall, RetryLater, StateAges, in_turns
-from volplane.cloud.zones import Zones, ZoneStates, zones_for
+from volplane.cloud.zones import Zones, ZoneStates, refuse_other_zone, zones_for
 
 __all__ = [
     "GIB",
@@ -59,6 +60,10 @@ __all__ = [
     "measured",
     "pod_scrub",
     "read_without_bad_ids",
+    "refuse_other_snapshot",
+    "refuse_other_zone",
+    "refuse_smaller",
+    "refuse_unusable",
     "size_in_gib",
     "zones_for",
 ]

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from volplane.assets import (
+    Absent,
     AccessMode,
     Asset,
     AssetPage,
@@ -20,6 +21,7 @@ from volplane.assets import (
     InProgress,
     PodScrub,
     Snapshot,
+    SnapshotPage,
     VolumeMode,
     VolumeSource,
 )
@@ -37,7 +39,9 @@ from volplane.requests import (
     DescribeRequest,
     DetachRequest,
     ExpandRequest,
+    FindSnapshotRequest,
     ListRequest,
+    ListSnapshotsRequest,
     ModifyRequest,
     NodeIdentity,
     ProvisionRequest,
@@ -171,9 +175,13 @@ class DiskOperations:
     detach: Callable[[DetachRequest, HookCall], Done]
     """Detach it."""
     create_snapshot: Callable[[SnapshotRequest, HookCall], Snapshot | InProgress]
-    """Make a snapshot."""
+    """Make a snapshot; return it when its moment has passed, ready or not."""
     delete_snapshot: Callable[[DeleteSnapshotRequest, HookCall], Done]
-    """Delete a snapshot of this cluster."""
+    """Delete a snapshot with these marks: `Marks.refuse_foreign_snapshot`."""
+    find_snapshot: Callable[[FindSnapshotRequest, HookCall], Snapshot | Absent]
+    """Look at a snapshot, and take its next step. It raises no RetryLater: `StatePoller.observe`."""
+    list_snapshots: Callable[[ListSnapshotsRequest], SnapshotPage]
+    """Return one page of the snapshots with marks, of any cluster."""
     list_page: Callable[[ListRequest], AssetPage]
     """Return one page of the disks with marks, of any cluster."""
     adopt: Callable[[AdoptRequest, HookCall], Done]
@@ -195,6 +203,10 @@ class DiskBackend(BackendSpec):
     """Name of the distribution, whose version `describe` returns."""
     class_parameters: ClassVar[ParameterSchema]
     """The parameters of classes."""
+    snapshot_parameters: ClassVar[ParameterSchema] = ParameterSchema()
+    """The parameters of VolumeSnapshotClasses."""
+    clones: ClassVar[Literal["", "in place", "anywhere"]] = ""
+    """As in `DriverInfo`."""
     disk: ClassVar[str] = "disk"
     """The cloud's word for a disk, in messages."""
     settle_seconds: ClassVar[float]
@@ -255,6 +267,8 @@ class DiskBackend(BackendSpec):
             minimum_bytes=GIB,
             maximum_bytes=self.largest_gib * GIB,
             max_attached_per_node=self._settings.attach_limit or None,
+            snapshot_parameters=self.snapshot_parameters,
+            clones=self.clones,
             predecessor=self.predecessor,
         )
 
@@ -340,15 +354,27 @@ class DiskBackend(BackendSpec):
 
     @hookimpl
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
-        """Make a snapshot, which is `ready` once a disk can be made from it."""
+        """Make a snapshot, and return it as soon as its moment has passed."""
         doing = f"make the snapshot {request.name}"
         return self._in_turns(request.context, doing, lambda call: self._operations.create_snapshot(request, call))
 
     @hookimpl
     def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
-        """Delete a snapshot of this cluster."""
+        """Check that the snapshot is ours, and delete it."""
         doing = f"delete the snapshot {request.handle}"
         return self._in_turns(request.context, doing, lambda call: self._operations.delete_snapshot(request, call))
+
+    @hookimpl
+    def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | Absent:
+        """Look at the snapshot, as many as are asked for by one call, and take its next step."""
+        with self.translating_errors(f"look for the snapshot {request.handle or request.name}"):
+            return self._operations.find_snapshot(request, HookCall(request.context, self._clock, self._clock()))
+
+    @hookimpl
+    def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:
+        """List all snapshots with marks, of any cluster."""
+        with self.translating_errors("list the snapshots"):
+            return self._operations.list_snapshots(request)
 
 
 # --- parts of operations ----------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from volplane.assets import Ownership
+from volplane.assets import Ownership, SnapshotOwnership
 from volplane.cloud.turns import BoundedCache
 from volplane.errors import AlreadyExists, Fenced, Unsupported
-from volplane.requests import AdoptRequest, Context, Fence
+from volplane.requests import AdoptRequest, Context, DeleteSnapshotRequest, Fence
 
 __all__ = ["LABELS", "TAGS", "Fences", "Marks", "OfficialDriver", "label_text"]
 
@@ -19,6 +19,8 @@ _PLAIN = re.compile(r"[a-z0-9-]")
 _ENCODED = re.compile(r"_([0-9a-f]{1,6})_")
 _CUT = re.compile(r"_x[0-9a-f]{24}_$")
 _GENERATION = re.compile(r"[0-9]{1,9}")
+_SNAPSHOT = "snapshot-"
+"""What the stock snapshotter puts before the uid of a VolumeSnapshot to name the snapshot, as volplane does."""
 
 
 def label_text(text: str) -> str:
@@ -55,6 +57,8 @@ class OfficialDriver:
     """As in `spec.csi.driver`."""
     volume: str
     """Key of the mark that has the name of the PersistentVolume, `pvc-<claim uid>`."""
+    snapshot: str = ""
+    """Key of the mark that has the name of a snapshot, `snapshot-<VolumeSnapshot uid>`."""
 
     def owner(self, marks: Mapping[str, str]) -> Ownership | None:
         """Return the owner of what it made; None if it did not."""
@@ -62,6 +66,13 @@ class OfficialDriver:
         if not name:
             return None
         return Ownership(cluster_id=self.name, claim_uid=name.removeprefix("pvc-"), volume_name=name)
+
+    def snapshot_owner(self, marks: Mapping[str, str]) -> SnapshotOwnership | None:
+        """Return the owner of a snapshot that it made; None if it did not, or gave it another name."""
+        uid = marks.get(self.snapshot, "").removeprefix(_SNAPSHOT)
+        if not uid or not marks[self.snapshot].startswith(_SNAPSHOT):
+            return None
+        return SnapshotOwnership(cluster_id=self.name, snapshot_uid=uid, content_name=f"snapcontent-{uid}")
 
 
 class Marks:
@@ -75,6 +86,7 @@ class Marks:
     ) -> None:
         self.cluster, self.claim, self.volume = key("cluster"), key("claim-uid"), key("volume")
         self.generation, self.demand, self.fence = key("generation"), key("demand"), key("fence")
+        self.snapshot, self.content = key("snapshot-uid"), key("content")
         self.encode = encode
         self._decode = decode
 
@@ -155,6 +167,65 @@ class Marks:
                 f"{handle} belongs to {owner.volume_name} of claim {owner.claim_uid} in cluster {owner.cluster_id!r}, "
                 f"not to {expected.volume_name} of cluster {expected.cluster_id!r}: it is not touched"
             )
+
+    # --- snapshots ----------------------------------------------------------------------------------------------
+
+    def of_snapshot(self, owner: SnapshotOwnership) -> dict[str, str]:
+        """Return the marks of the owner of a snapshot."""
+        return {
+            self.cluster: self.encode(owner.cluster_id),
+            self.snapshot: self.encode(owner.snapshot_uid),
+            self.content: self.encode(owner.content_name),
+        }
+
+    def snapshot_owner(
+        self, marks: Mapping[str, str], cluster_id: str = "", *, official: OfficialDriver | None = None
+    ) -> SnapshotOwnership | None:
+        """Return the owner of a snapshot, as `owner` does of an asset."""
+        cluster, uid, content = (marks.get(key) for key in (self.cluster, self.snapshot, self.content))
+        if official is not None and not cluster:
+            return official.snapshot_owner(marks)
+        if not cluster or not uid or not content:
+            return None
+        own = bool(cluster_id) and cluster == self.encode(cluster_id)
+        return SnapshotOwnership(
+            cluster_id=cluster_id if own else self._decode(cluster),
+            snapshot_uid=self._decode(uid),
+            content_name=self._decode(content),
+        )
+
+    def refuse_foreign_snapshot(
+        self,
+        handle: str,
+        marks: Mapping[str, str],
+        request: DeleteSnapshotRequest,
+        *,
+        official: OfficialDriver | None = None,
+    ) -> None:
+        """Raise AlreadyExists unless the snapshot may be deleted: its marks name `request.owner`.
+
+        Without one, for a content that a person wrote, it must carry no cluster's mark, or that of the caller's
+        cluster. official: the driver for which the caller stands, whose snapshots are known by their names.
+        """
+        expected, cluster = request.owner, request.context.cluster_id
+        if expected is None:
+            if marks.get(self.cluster) in (None, self.encode(cluster)):
+                return
+            raise AlreadyExists(
+                f"{handle} was made in cluster {self._decode(marks[self.cluster])!r}, not in {cluster!r}: it is not "
+                "touched; set the content's deletionPolicy to Retain"
+            )
+        owner = self.snapshot_owner(marks, cluster, official=official)
+        stands_for = owner is not None and official is not None and owner.cluster_id == official.name
+        if self.of_snapshot(expected).items() <= marks.items():
+            return
+        if owner is not None and stands_for and owner.snapshot_uid == expected.snapshot_uid:
+            return
+        whose = f"{owner.content_name} of cluster {owner.cluster_id!r}" if owner else "no owner that volplane knows"
+        raise AlreadyExists(
+            f"{handle} belongs to {whose}, not to {expected.content_name} of cluster {expected.cluster_id!r}: it is "
+            "not touched"
+        )
 
 
 TAGS = Marks("volplane.dev/{}".format)

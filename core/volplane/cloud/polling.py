@@ -129,6 +129,13 @@ class StatePoller(Generic[K, V]):
             self._raise_failure(key)
             return self._known[key]
 
+    def observe(self, key: K, *, max_age: float) -> Observation[V]:
+        """Return an observation at most `max_age` seconds old, if need be by a fetch that begins now, in this thread.
+
+        For hooks that may not return InProgress. Callers that come when `next_poll` told them share one fetch.
+        """
+        return self.ask(key, max_age=max_age) or self.fetch_now(key)
+
     def cached(self, key: K, max_age: float) -> Observation[V] | None:
         """Return the last observation if it is at most `max_age` seconds old and was not invalidated. Never fetches."""
         with self._changed:

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from volplane.assets import Segment
 from volplane.cloud.calls import CloudError
-from volplane.errors import InvalidArgument
+from volplane.errors import InvalidArgument, ResourceExhausted
 from volplane.requests import Context, ProvisionRequest
 
-__all__ = ["ZoneStates", "Zones", "zones_for"]
+__all__ = ["ZoneStates", "Zones", "refuse_other_zone", "zones_for"]
 
 _SECONDS: Final = 600.0
 
@@ -136,6 +136,21 @@ def zones_for(request: ProvisionRequest, label: str, region: Sequence[str], *, c
             "zones and at the class's allowedTopologies"
         )
     return zones
+
+
+def refuse_other_zone(source: str, zone: str, zones: Sequence[str], *, selected: bool) -> None:
+    """Raise unless a copy can be where its source is: it must be in this zone, and may be in `zones`.
+
+    selected: the first of them is a selected node's: then it is ResourceExhausted, so that another node is selected;
+    else InvalidArgument.
+    """
+    if zone in zones:
+        return
+    where = f"{source} is in {zone}, where its copy must be, and"
+    if selected:
+        text = f"{where} the selected node is in {zones[0]}; a node there is asked for"
+        raise ResourceExhausted(text, scope="zone", reschedule=True)
+    raise InvalidArgument(f"{where} {', '.join(zones)} is asked for")
 
 
 def _zone_of(segment: Segment, label: str) -> str:

@@ -15,17 +15,22 @@ from volplane import (
     ClaimIdentity,
     Context,
     DeleteRequest,
+    DeleteSnapshotRequest,
     DescribeRequest,
     DetachRequest,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     InProgress,
     ListRequest,
+    ListSnapshotsRequest,
     ModifyRequest,
     NodeIdentity,
     Ownership,
     ProbeRequest,
     ProvisionRequest,
+    SnapshotIdentity,
+    SnapshotOwnership,
     SnapshotRequest,
     StartRequest,
     VolumeIdentity,
@@ -153,9 +158,50 @@ class Region:
         request = ModifyRequest(context=self.context(), volume=self.identity(asset), parameters=parameters)
         return self.finish(self.backend.modify, request)
 
-    def snapshot(self, asset: Asset | str, name: str = "snap-a", uid: str = "u1") -> Any:
-        request = SnapshotRequest(context=self.context(), name=name, volume=self.identity(asset, uid))
-        return self.finish(self.backend.create_snapshot, request)
+    def snapshot_owner(self, name: str = "snap-a", cluster: str = "cluster-1") -> SnapshotOwnership:
+        return SnapshotOwnership(cluster_id=cluster, snapshot_uid=f"uid-{name}", content_name=f"snapcontent-{name}")
+
+    def cut(self, asset: Asset | str, name: str = "snap-a", uid: str = "u1", **fields: Any) -> SnapshotRequest:
+        return SnapshotRequest(
+            **{
+                "context": self.context(),
+                "name": name,
+                "volume": self.identity(asset, uid),
+                "owner": self.snapshot_owner(name),
+                "snapshot": SnapshotIdentity(namespace="team-a", name="before", content=f"snapcontent-{name}"),
+                **fields,
+            }
+        )
+
+    def snapshot(self, asset: Asset | str, name: str = "snap-a", uid: str = "u1", **fields: Any) -> Any:
+        return self.finish(self.backend.create_snapshot, self.cut(asset, name, uid, **fields))
+
+    def find_snapshot(self, handle: str = "", **fields: Any) -> Any:
+        request = FindSnapshotRequest(**{"context": self.context(), "handle": handle, **fields})
+        return self.backend.find_snapshot(request)
+
+    def ready(self, handle: str, **fields: Any) -> Any:
+        """Look as the core does, until it is ready."""
+        end = self.clock.now + LONG
+        while not (found := self.find_snapshot(handle, **fields)).ready:
+            self.clock.advance(found.retry_after)
+            assert self.clock.now < end, f"not ready after {LONG} s: {found}"
+        return found
+
+    def delete_snapshot(self, handle: str, name: str | None = "snap-a", **context: Any) -> Any:
+        """name: None = of a content that a person wrote."""
+        owner = self.snapshot_owner(name) if name is not None else None
+        request = DeleteSnapshotRequest(context=self.context(**context), handle=handle, owner=owner)
+        return self.finish(self.backend.delete_snapshot, request)
+
+    def listed_snapshots(self, **context: Any) -> list[Any]:
+        snapshots, page = [], None
+        while True:
+            answer = self.backend.list_snapshots(ListSnapshotsRequest(context=self.context(**context), page=page))
+            snapshots += answer.snapshots
+            page = answer.next_page
+            if page is None:
+                return snapshots
 
     def listed(self) -> list[Any]:
         assets, page = [], None

@@ -1,4 +1,4 @@
-"""Growing, changing performance, snapshots, adoption."""
+"""Growing, changing performance, adoption."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from volplane import (
     AdoptRequest,
     AlreadyExists,
     BackendError,
-    DeleteSnapshotRequest,
     Done,
     InProgress,
     InvalidArgument,
     ListRequest,
     ModifyRequest,
     NotFound,
-    SnapshotRequest,
     Throttled,
     Unavailable,
     Unsupported,
 )
-from volplane_aws_ebs.testing import Behaviour, FaultKind
+from volplane_aws_ebs.testing import FaultKind
 
 GIB = 1 << 30
 
@@ -432,112 +430,6 @@ def test_the_fence_of_another_cluster_does_not_outlive_the_adoption(region: Any)
         region.expansion(asset, 2 * GIB), volume=request.volume, context=region.context(fence="1/replica-b/lease")
     )
     assert region.finish(region.backend.expand, grow).capacity_bytes == 2 * GIB
-
-
-# --- snapshots --------------------------------------------------------------------------------------------------
-
-
-def test_a_snapshot_becomes_ready_and_can_be_restored_larger(region: Any) -> None:
-    asset = region.provision(size=2 * GIB)
-    first = region.snapshot(asset)
-    assert (first.ready, first.size_bytes) == (False, 2 * GIB)
-    region.clock.advance(10.0)
-    assert region.snapshot(asset) == replace(first, ready=True)
-    copy = region.provision("u2", size=3 * GIB, source_snapshot=first.handle)
-    assert region.fake.volumes[copy.handle].snapshot == first.handle
-    assert region.provision("u2", size=3 * GIB, source_snapshot=first.handle) == copy
-    with pytest.raises(AlreadyExists, match="SnapshotId"):
-        region.provision("u2", size=3 * GIB, source_snapshot="snap-0123456789abcdef0")
-
-
-def test_a_volume_from_a_snapshot_that_is_not_complete_waits_for_it(region: Any) -> None:
-    snapshot = region.snapshot(region.provision())
-    begun = region.clock.now
-    assert region.provision("u2", source_snapshot=snapshot.handle).capacity_bytes == GIB
-    assert region.clock.now - begun > 5
-
-
-def test_a_volume_smaller_than_its_snapshot_is_refused(region: Any) -> None:
-    snapshot = region.snapshot(region.provision(size=3 * GIB))
-    region.clock.advance(10.0)
-    with pytest.raises(InvalidArgument, match="at least the 3 GiB"):
-        region.provision("u2", parameters={"snapshotId": snapshot.handle})
-
-
-@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP, FaultKind.LATE])
-@pytest.mark.parametrize("crash", [False, True])
-def test_a_snapshot_whose_answer_never_came_is_not_made_twice(new_region: Any, kind: FaultKind, *, crash: bool) -> None:
-    region = new_region(Behaviour(visible_after=10.0))
-    asset = region.provision()
-    region.fault("CreateSnapshot", kind, seconds=8.0)
-    request = SnapshotRequest(
-        context=region.context(state={"begun": True}), name="snap-a", volume=region.identity(asset)
-    )
-    region.backend.create_snapshot(replace(request, context=region.context()))
-    region.clock.advance(1.0)
-    with pytest.raises(Unavailable):
-        region.finish(region.backend.create_snapshot, request)
-    if crash:
-        region.again()
-    snapshot = region.finish(region.backend.create_snapshot, request)
-    region.clock.advance(120.0)
-    assert list(region.fake.snapshots) == [snapshot.handle]
-
-
-def test_a_snapshot_is_begun_before_it_is_made(region: Any) -> None:
-    asset = region.provision()
-    request = SnapshotRequest(context=region.context(), name="snap-a", volume=region.identity(asset))
-    answer = region.backend.create_snapshot(request)
-    assert isinstance(answer, InProgress)
-    assert answer.state == {"begun": True}
-    assert region.fake.snapshots == {}
-
-
-def test_a_snapshot_that_failed_says_so(region: Any) -> None:
-    snapshot = region.snapshot(region.provision())
-    region.fake.snapshots[snapshot.handle].state = "error"
-    region.clock.advance(1.0)
-    with pytest.raises(BackendError, match="has failed"):
-        region.snapshot(region.provision())
-
-
-def test_snapshots_take_no_parameters_yet(region: Any) -> None:
-    request = SnapshotRequest(
-        context=region.context(),
-        name="snap-a",
-        volume=region.identity(region.provision()),
-        parameters={"lockMode": "x"},
-    )
-    with pytest.raises(InvalidArgument, match="unknown parameter 'lockMode'"):
-        region.backend.create_snapshot(request)
-
-
-def test_a_snapshot_of_another_cluster_is_not_deleted(region: Any) -> None:
-    snapshot = region.snapshot(region.provision())
-    request = DeleteSnapshotRequest(context=region.context(cluster_id="cluster-2"), handle=snapshot.handle)
-    with pytest.raises(AlreadyExists, match="belongs to cluster 'cluster-1'"):
-        region.backend.delete_snapshot(request)
-    assert region.backend.delete_snapshot(replace(request, context=region.context())) == Done()
-    assert region.backend.delete_snapshot(replace(request, context=region.context())) == Done()
-    assert region.fake.snapshots == {}
-
-
-def test_a_snapshot_that_ec2_does_not_show_yet_is_deleted_all_the_same(new_region: Any) -> None:
-    """Amazon EC2 Developer Guide, "Eventual consistency in the Amazon EC2 API"."""
-    region = new_region(Behaviour(visible_after=8.0))
-    snapshot = region.snapshot(region.provision())
-    request = DeleteSnapshotRequest(context=region.context(), handle=snapshot.handle)
-    assert region.finish(region.backend.delete_snapshot, request) == Done()
-    assert region.fake.snapshots == {}
-    assert region.backend.delete_snapshot(request) == Done(), "this process knows that it is gone"
-
-
-def test_a_snapshot_that_is_gone_is_deleted_once_it_would_have_to_be_visible(region: Any) -> None:
-    request = DeleteSnapshotRequest(context=region.context(), handle="snap-0123456789abcdef0")
-    begun = region.clock.now
-    assert region.finish(region.backend.delete_snapshot, request) == Done()
-    assert 60 <= region.clock.now - begun < 70
-    assert region.fake.calls["DescribeSnapshots"] < 12
 
 
 # --- adoption ---------------------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ from volplane import (
     NodeIdentity,
     Ownership,
     ProvisionRequest,
+    SnapshotIdentity,
+    SnapshotOwnership,
     SnapshotRequest,
     StartRequest,
     StopRequest,
@@ -138,7 +140,9 @@ def test_a_snapshot_whose_answer_is_lost_is_not_made_twice_by_the_sdk(
     """CreateSnapshot has no client token: boto3 may not repeat it."""
     asset = finish(clock, backend.provision, demand("u1"))
     volume = identity(asset, "u1")
-    request = SnapshotRequest(context=CONTEXT, name="snap-a", volume=volume)
+    owner = SnapshotOwnership(cluster_id=CONTEXT.cluster_id, snapshot_uid="1", content_name="snapcontent-1")
+    made_for = SnapshotIdentity(namespace="team-a", name="before", content="snapcontent-1")
+    request = SnapshotRequest(context=CONTEXT, name="snap-a", volume=volume, owner=owner, snapshot=made_for)
     fake.faults.add(Fault(action="CreateSnapshot", kind=kind, seconds=1.0))
     with pytest.raises(Unavailable, match="no answer came"):
         finish(clock, backend.create_snapshot, request)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import volplane_aws_ebs
-from volplane import AccessMode, AdoptRequest, AttachRequest, DeleteSnapshotRequest, VolumeMode, VolumeSource
+from volplane import AccessMode, AdoptRequest, AttachRequest, BackendError, VolumeMode, VolumeSource
 from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.iam_policy import PARTITIONS, PLACEHOLDER, iam_policy
 
@@ -190,8 +190,16 @@ def test_a_whole_life_needs_no_more_than_the_policy(region: Any) -> None:
     region.probe()
     region.delete(copy, "u3")
     region.delete(asset)
-    request = DeleteSnapshotRequest(context=region.context(), handle=snapshot.handle)
-    region.finish(region.backend.delete_snapshot, request)
+    region.find_snapshot(snapshot.handle)
+    region.listed_snapshots()
+    region.fake.add_image(snapshot.handle)
+    for code in ("", "OperationNotPermitted"):
+        if code:
+            region.refuse("DeleteSnapshot", code)
+        with pytest.raises(BackendError):
+            region.delete_snapshot(snapshot.handle)
+    region.fake.snapshots[snapshot.handle].images = ()
+    region.delete_snapshot(snapshot.handle)
     assert judge.denied == []
     made = {f"ec2:{action}" for action in region.fake.calls if not action.startswith("sts:")}
     assert made == {action for action in allowed() if action.startswith("ec2:")}

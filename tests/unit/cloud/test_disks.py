@@ -17,6 +17,7 @@ from volplane import (
     ClaimIdentity,
     Context,
     DeleteRequest,
+    DeleteSnapshotRequest,
     DescribeRequest,
     DetachRequest,
     Done,
@@ -25,13 +26,19 @@ from volplane import (
     InvalidArgument,
     ListRequest,
     NodeIdentity,
+    NotFound,
     Ownership,
     Param,
     ParameterSchema,
     PodScrub,
     ProvisionRequest,
     RecycleRequest,
+    ResourceExhausted,
     Snapshot,
+    SnapshotIdentity,
+    SnapshotOwnership,
+    SnapshotPage,
+    SnapshotRequest,
     StartRequest,
     Unavailable,
     Unsupported,
@@ -43,6 +50,7 @@ from volplane import (
 )
 from volplane.cloud import (
     GIB,
+    LABELS,
     TAGS,
     CloudError,
     DiskBackend,
@@ -51,6 +59,7 @@ from volplane.cloud import (
     Fences,
     HookCall,
     NodeNames,
+    OfficialDriver,
     RateLimiter,
     Refusal,
     RetryLater,
@@ -60,6 +69,10 @@ from volplane.cloud import (
     csi_asset,
     csi_source,
     pod_scrub,
+    refuse_other_snapshot,
+    refuse_other_zone,
+    refuse_smaller,
+    refuse_unusable,
     size_in_gib,
     zones_for,
 )
@@ -138,6 +151,8 @@ class Toy(DiskBackend):
                 detach=answer(Done()),
                 create_snapshot=answer(Snapshot(handle="s", size_bytes=GIB, ready=True)),
                 delete_snapshot=answer(Done()),
+                find_snapshot=answer(Snapshot(handle="s", size_bytes=GIB, ready=True)),
+                list_snapshots=answer(SnapshotPage(snapshots=())),
                 list_page=answer(AssetPage(assets=())),
                 adopt=answer(Done()),
                 error=lambda error, doing: Unavailable(f"cannot {doing}: {error.message}", code=error.code),
@@ -336,3 +351,104 @@ def test_a_poller_slows_down_while_its_reads_are_throttled() -> None:
         with poller.pacing(lambda _error: True):
             pass
     assert poller.next_poll("a") == before
+
+
+# --- snapshots --------------------------------------------------------------------------------------------------
+
+OF_SNAPSHOT = SnapshotOwnership(cluster_id="here", snapshot_uid="7c1a", content_name="snapcontent-7c1a")
+OFFICIAL = OfficialDriver(name="csi.example.com", volume="its-volume", snapshot="its-snapshot")
+
+
+def deletable(marks: dict[str, str], owner: SnapshotOwnership | None = OF_SNAPSHOT, **fields: Any) -> None:
+    request = DeleteSnapshotRequest(context=CONTEXT, handle="s", owner=owner)
+    TAGS.refuse_foreign_snapshot("s", marks, request, **fields)
+
+
+@pytest.mark.parametrize("marks", [TAGS, LABELS])
+def test_the_marks_of_a_snapshot_are_read_as_they_were_written(marks: Any) -> None:
+    for cluster in ("here", "Cluster of Ours/1", "x" * 200):
+        owner = replace(OF_SNAPSHOT, cluster_id=cluster)
+        assert marks.snapshot_owner(marks.of_snapshot(owner), cluster) == owner
+    assert marks.snapshot_owner({**marks.of_snapshot(OF_SNAPSHOT), marks.content: ""}) is None
+    assert marks.snapshot_owner(marks.of(OWNER)) is None, "marks of a volume, which other tools copy, are none"
+
+
+def test_only_the_marks_that_are_asked_for_let_a_snapshot_be_deleted() -> None:
+    ours = TAGS.of_snapshot(OF_SNAPSHOT)
+    deletable(ours)
+    for marks in ({}, {**ours, TAGS.snapshot: "other"}, {**ours, TAGS.cluster: "there"}):
+        with pytest.raises(AlreadyExists, match="it is not touched"):
+            deletable(marks)
+    for marks in ({}, ours, {TAGS.cluster: "here"}):
+        deletable(marks, None)
+    with pytest.raises(AlreadyExists, match="made in cluster 'there', not in 'here'"):
+        deletable({TAGS.cluster: "there"}, None)
+
+
+def test_a_snapshot_of_the_official_driver_is_known_by_its_name_where_ours_stands_for_it() -> None:
+    named = {"its-snapshot": "snapshot-7c1a"}
+    owner = TAGS.snapshot_owner(named, "here", official=OFFICIAL)
+    assert owner == replace(OF_SNAPSHOT, cluster_id=OFFICIAL.name)
+    deletable(named, official=OFFICIAL)
+    for marks, official in (
+        (named, None),
+        ({"its-snapshot": "snapshot-other"}, OFFICIAL),
+        ({"its-snapshot": "x"}, OFFICIAL),
+    ):
+        with pytest.raises(AlreadyExists):
+            deletable(marks, official=official)
+
+
+def test_a_name_is_of_one_source_and_one_owner() -> None:
+    request = SnapshotRequest(
+        context=CONTEXT,
+        name="snapshot-7c1a",
+        volume=volume(),
+        owner=OF_SNAPSHOT,
+        snapshot=SnapshotIdentity(namespace="n", name="before", content="snapcontent-7c1a"),
+    )
+    made = Snapshot(handle="s", size_bytes=GIB, ready=False, source="disk-1", owner=OF_SNAPSHOT)
+    refuse_other_snapshot(made, request, "disk-1")
+    with pytest.raises(AlreadyExists, match="of disk-1 instead of disk-2"):
+        refuse_other_snapshot(made, request, "disk-2")
+    with pytest.raises(AlreadyExists, match="without marks of an owner"):
+        refuse_other_snapshot(replace(made, owner=None), request, "disk-1")
+
+
+def test_what_cannot_be_restored_now_or_ever_says_which() -> None:
+    made = Snapshot(handle="s", size_bytes=3 * GIB, ready=True)
+    refuse_unusable(made, "s", 3)
+    with pytest.raises(InvalidArgument, match="2 GiB: snapshot s has 3 GiB"):
+        refuse_unusable(made, "s", 2)
+    with pytest.raises(Unavailable, match=r"not ready \(pending, 40%\)") as waiting:
+        refuse_unusable(replace(made, ready=False, state="pending, 40%", retry_after=7.0), "s", 3)
+    assert waiting.value.retry_after == 7.0
+    with pytest.raises(BackendError, match="cannot be restored: it broke"):
+        refuse_unusable(replace(made, ready=False, failed="it broke"), "s", 3)
+    with pytest.raises(NotFound):
+        refuse_unusable(None, "s", 3)
+    refuse_smaller("disk-1", 3, 3)
+
+
+def test_a_copy_in_another_zone_asks_for_another_node_where_one_is_selected() -> None:
+    refuse_other_zone("disk-1", "r-a", ("r-b", "r-a"), selected=False)
+    with pytest.raises(ResourceExhausted, match=r"disk-1 is in r-a, .* the selected node is in r-b") as raised:
+        refuse_other_zone("disk-1", "r-a", ("r-b",), selected=True)
+    assert (raised.value.reschedule, raised.value.scope) == (True, "zone")
+    with pytest.raises(InvalidArgument, match="and r-b, r-c is asked for"):
+        refuse_other_zone("disk-1", "r-a", ("r-b", "r-c"), selected=False)
+
+
+def test_hooks_that_may_not_wait_share_a_fetch_with_those_that_come_at_the_same_time() -> None:
+    clock, fetched = Clock(), []
+
+    def fetch(keys: Any) -> dict[str, int]:
+        fetched.append(sorted(keys))
+        return dict.fromkeys(keys, len(fetched))
+
+    poller: StatePoller[str, int] = StatePoller(fetch, clock=clock, interval=5.0)
+    keys = ["a", "b", "c"]
+    for _ in range(3):
+        assert {poller.observe(key, max_age=2.5).value for key in keys} <= {1, 2, 3, len(fetched)}
+        clock.now += max(poller.next_poll(key, after=5.0) for key in keys)
+    assert fetched[3:] == [["a", "b", "c"], ["a", "b", "c"]]

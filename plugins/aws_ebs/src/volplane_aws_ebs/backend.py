@@ -34,7 +34,7 @@ from volplane_aws_ebs.ownership import adopt, list_page
 from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import IN_TREE, asset_from, instance_id, volume_id_from
 from volplane_aws_ebs.settings import EBS_ZONE_LABEL, ZONE_ID_LABEL, ZONE_LABEL, Settings, check_tag_count
-from volplane_aws_ebs.snapshots import Snapshotter
+from volplane_aws_ebs.snapshots import Snapshotter, list_snapshots
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_types import LARGEST_GIB
 
@@ -75,7 +75,7 @@ class AwsEbsBackend(DiskBackend):
         deleter = Deleter(ec2, fences, waits, nodes, provisioner.volume_deleted)
         attacher = Attacher(ec2, fences, waits, nodes)
         modifier = Modifier(ec2, fences, waits, ceilings)
-        snapshotter = Snapshotter(ec2)
+        snapshotter = Snapshotter(ec2, fences, waits)
         super().__init__(
             options,
             settings=settings,
@@ -89,6 +89,8 @@ class AwsEbsBackend(DiskBackend):
                 detach=attacher.detach,
                 create_snapshot=snapshotter.create,
                 delete_snapshot=snapshotter.delete,
+                find_snapshot=snapshotter.find,
+                list_snapshots=partial(list_snapshots, ec2),
                 list_page=partial(list_page, ec2),
                 adopt=partial(adopt, ec2, fences),
                 error=ec2.backend_error,

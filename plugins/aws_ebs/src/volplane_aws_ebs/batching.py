@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from volplane.cloud import StatePoller, chunks, read_without_bad_ids
@@ -18,9 +19,12 @@ _MAX_FILTER_VALUES = 200
 _MAX_INSTANCES = 100
 _PROBABLY_GONE_SECONDS = 3_600.0
 _POLL_INTERVAL = 0.5
+_SNAPSHOT_INTERVAL = 5.0
+"""A snapshot takes minutes: callers that wait for some meet at multiples of these seconds."""
 _VOLUME_ID = re.compile(r"vol-[0-9a-z]+")
-_BAD_ID = NOT_FOUND | {"InvalidVolumeID.Malformed", "InvalidParameterValue"}
-"""Codes of DescribeVolumes by ids for an id that does not exist, or that EC2 cannot read.
+_SNAPSHOT_ID = re.compile(r"snap-[0-9a-z]+")
+_BAD_ID = NOT_FOUND | {"InvalidVolumeID.Malformed", "InvalidSnapshotID.Malformed", "InvalidParameterValue"}
+"""Codes of Describe calls by ids for an id that does not exist, or that EC2 cannot read.
 
 Amazon EC2 API reference, "Error codes for the Amazon EC2 API".
 """
@@ -32,12 +36,15 @@ NameKey = tuple[str, str]
 class DescribeBatches:
     """The shared pollers of a driver. Safe for threads.
 
-    volumes, instances, modifications: by id. names: volumes by cluster and name. snapshots: by cluster and name.
+    volumes, instances, modifications, snapshots: by id. names, snapshot_names: volumes and snapshots by cluster and
+    name; the official driver's name stands for a cluster whose snapshots have its tag.
     """
 
     def __init__(self, client: AwsClient, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
+        self.account = ""
+        """Id of the account, as the first snapshot of it has told."""
         self._probably_gone: dict[str, float] = {}
         """Volumes that are probably gone, and until when that is assumed.
 
@@ -53,8 +60,11 @@ class DescribeBatches:
         self.modifications: StatePoller[str, VolumeModification] = StatePoller(
             self._modifications, clock=clock, interval=_POLL_INTERVAL
         )
-        self.snapshots: StatePoller[NameKey, tuple[Ec2Snapshot, ...]] = StatePoller(
-            self._snapshots, clock=clock, interval=_POLL_INTERVAL
+        self.snapshot_names: StatePoller[NameKey, tuple[Ec2Snapshot, ...]] = StatePoller(
+            self._snapshot_names, clock=clock, interval=_POLL_INTERVAL
+        )
+        self.snapshots: StatePoller[str, Ec2Snapshot] = StatePoller(
+            self._snapshots, clock=clock, interval=_SNAPSHOT_INTERVAL
         )
 
     def expect_missing(self, volume: str) -> None:
@@ -114,18 +124,47 @@ class DescribeBatches:
             for key, volumes in found.items()
         }
 
-    def _snapshots(self, keys: Sequence[NameKey]) -> dict[NameKey, tuple[Ec2Snapshot, ...]]:
+    # --- snapshots ----------------------------------------------------------------------------------------------
+
+    def _snapshot_names(self, keys: Sequence[NameKey]) -> dict[NameKey, tuple[Ec2Snapshot, ...]]:
         found: dict[NameKey, list[Ec2Snapshot]] = {}
-        for chunk in chunks(sorted({name for _, name in keys}), _MAX_FILTER_VALUES):
-            parameters = {"OwnerIds": ["self"], "Filters": [_filter(f"tag:{ownership_tags.SNAPSHOT}", chunk)]}
-            for response in self._all(self.snapshots, Action.DESCRIBE_SNAPSHOTS, "Snapshots", **parameters):
-                snapshot = Ec2Snapshot.of(response)
-                key = (snapshot.tags.get(ownership_tags.CLUSTER, ""), snapshot.tags.get(ownership_tags.SNAPSHOT, ""))
-                found.setdefault(key, []).append(snapshot)
+        official = ownership_tags.OFFICIAL
+        for tag, names in (
+            (ownership_tags.SNAPSHOT, {name for cluster, name in keys if cluster != official.name}),
+            (official.snapshot, {name for cluster, name in keys if cluster == official.name}),
+        ):
+            for chunk in chunks(sorted(names), _MAX_FILTER_VALUES):
+                for snapshot in self._own_snapshots(self.snapshot_names, f"tag:{tag}", chunk):
+                    cluster = snapshot.tags.get(ownership_tags.CLUSTER, "")
+                    key = (official.name if tag == official.snapshot else cluster, snapshot.tags.get(tag, ""))
+                    found.setdefault(key, []).append(snapshot)
         return {
             key: tuple(sorted(each, key=lambda snapshot: (snapshot.started, snapshot.id)))
             for key, each in found.items()
         }
+
+    def _own_snapshots(self, poller: StatePoller[Any, Any], name: str, values: Sequence[str]) -> list[Ec2Snapshot]:
+        """Return the account's snapshots by a filter, which fails for no unknown value."""
+        parameters = {"OwnerIds": ["self"], "Filters": [_filter(name, values)]}
+        answers = self._all(poller, Action.DESCRIBE_SNAPSHOTS, "Snapshots", **parameters)
+        found = [Ec2Snapshot.of(each) for each in answers]
+        self.account = found[0].account if found else self.account
+        return found
+
+    def _snapshots(self, ids: Sequence[str]) -> dict[str, Ec2Snapshot]:
+        """Read the account's own, then those that other accounts share, which only their ids show."""
+        found: dict[str, Ec2Snapshot] = {}
+        for chunk in chunks(ids, _MAX_FILTER_VALUES):
+            found.update((each.id, each) for each in self._own_snapshots(self.snapshots, "snapshot-id", chunk))
+            shared, _unknown = read_without_bad_ids(
+                [id_ for id_ in chunk if id_ not in found],
+                lambda some: self._all(self.snapshots, Action.DESCRIBE_SNAPSHOTS, "Snapshots", SnapshotIds=list(some)),
+                is_bad=lambda error: error.code in _BAD_ID,
+                named=lambda error: _SNAPSHOT_ID.findall(error.message),
+            )
+            for each in map(Ec2Snapshot.of, shared):
+                found[each.id] = replace(each, shared=each.account != self.account)
+        return found
 
     def _instances(self, ids: Sequence[str]) -> dict[str, Ec2Instance]:
         found: dict[str, Ec2Instance] = {}

@@ -30,6 +30,7 @@ _LONG_QUEUE = 2.0
 """Where calls wait longer than this for their rate, a later look at volumes delays nothing, and is shared by more."""
 _LONGEST_PATIENCE = 4.0
 _RECENT_MAX_AGE = 10.0
+_SNAPSHOT_MAX_AGE = 2.5
 _LIMITS_DENIED_SECONDS = 300.0
 """After a failed DescribeInstanceTypes, the type is not asked for again for this long."""
 
@@ -83,9 +84,17 @@ class Ec2:
         """Return what `volumes_named` returns, by a call of its own that begins now."""
         return _not_deleting(self.batches.names.fetch_now((cluster, name)).value)
 
-    def snapshots(self, cluster: str, name: str) -> tuple[Ec2Snapshot, ...]:
+    def snapshots_named(self, cluster: str, name: str) -> tuple[Ec2Snapshot, ...]:
         """Return the snapshots with these tags, oldest first. Raises RetryLater."""
-        return self.batches.snapshots.current((cluster, name)) or ()
+        return self.batches.snapshot_names.current((cluster, name)) or ()
+
+    def snapshots_named_now(self, cluster: str, name: str) -> tuple[Ec2Snapshot, ...]:
+        """Return the same by a call that begins now."""
+        return self.batches.snapshot_names.fetch_now((cluster, name)).value or ()
+
+    def snapshot(self, id_: str) -> Ec2Snapshot | None:
+        """Return the snapshot as it was some seconds ago at most; None if EC2 does not show it."""
+        return self.batches.snapshots.observe(id_, max_age=_SNAPSHOT_MAX_AGE).value
 
     def instance(self, id_: str) -> Ec2Instance | None:
         """Return the instance as it was at most 30 s ago, or since it was invalidated. Raises RetryLater."""

@@ -43,12 +43,13 @@ Without LimitExceededException and two codes of DynamoDB, which name limits of o
 """
 PER_VOLUME_RATE = "SnapshotCreationPerVolumeRateExceeded"
 """Of CreateSnapshot: too soon after another snapshot of this volume. It says nothing about calls for other volumes."""
+PENDING_OF_VOLUME = "ConcurrentSnapshotLimitExceeded"
+"""Of CreateSnapshot: as many snapshots of this volume are pending as can be. It says nothing about other volumes."""
 QUOTA = frozenset(
     {
         "VolumeLimitExceeded",
         "MaxIOPSLimitExceeded",
         "SnapshotLimitExceeded",
-        "ConcurrentSnapshotLimitExceeded",
         "PendingSnapshotLimitExceeded",
         "VolumeModificationSizeLimitExceeded",
         "ResourceLimitExceeded",
@@ -144,6 +145,14 @@ _TABLE = ErrorTable(
             codes=("InvalidZone.NotFound",),
             error=InvalidArgument,
             advice="the region has no such zone; look at the node's zone label and the class's topology",
+        ),
+        ErrorRow(
+            codes=(PENDING_OF_VOLUME,),
+            error=ResourceExhausted,
+            advice="EC2 makes only some snapshots of a volume at once; it is tried again when one is complete",
+            doubt=False,
+            scope="volume",
+            retry_after=_SNAPSHOT_RETRY,
         ),
         ErrorRow(
             codes=(PER_VOLUME_RATE,),
@@ -255,7 +264,7 @@ def is_throttled(error: CloudError) -> bool:
 
 def refusal(error: CloudError) -> Refusal | None:
     """Return of what there are too many changes, if EC2 refuses the call for that."""
-    if error.code == PER_VOLUME_RATE:
+    if error.code in (PER_VOLUME_RATE, PENDING_OF_VOLUME):
         return Refusal(of_resource=True, seconds=_SNAPSHOT_RETRY)
     return Refusal() if is_throttled(error) else None
 

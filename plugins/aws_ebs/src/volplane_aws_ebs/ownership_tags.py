@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from volplane import ClaimIdentity, Ownership
+from volplane import ClaimIdentity, Ownership, SnapshotIdentity, SnapshotOwnership
 from volplane.cloud import TAGS, OfficialDriver
 
 CLUSTER, CLAIM, VOLUME, GENERATION = TAGS.cluster, TAGS.claim, TAGS.volume, TAGS.generation
@@ -23,8 +23,10 @@ WRITABLE_LATER = frozenset({CLUSTER, CLAIM, VOLUME, GENERATION, FENCE, IOPS_PER_
 """Tags of ours that may be written after a volume was created: by adoption, fencing, or a change of iopsPerGB."""
 EBS_CSI_CLUSTER = "ebs.csi.aws.com/cluster"
 """The tag by which the official driver's IAM policy lets its controller attach a volume."""
-OFFICIAL = OfficialDriver(name="ebs.csi.aws.com", volume="CSIVolumeName")
+OFFICIAL = OfficialDriver(name="ebs.csi.aws.com", volume="CSIVolumeName", snapshot="CSIVolumeSnapshotName")
 """Its tag has the name of the volume in every version, also that of one made from a snapshot."""
+SNAPSHOT_NAME = "kubernetes.io/created-for/volumesnapshot/name"
+SNAPSHOT_NAMESPACE = "kubernetes.io/created-for/volumesnapshot/namespace"
 RESERVED_PREFIXES = ("volplane.dev/", "aws:", "ebs.csi.aws.com/", "csivolume", "kubernetes.io/created-for/")
 RESERVED_IN_CLASSES = (*RESERVED_PREFIXES, "kubernetes.io")
 """As for the official driver. Operators may write kubernetes.io/cluster/NAME, which it writes by an option."""
@@ -56,9 +58,15 @@ def volume_tags(owner: Ownership, claim: ClaimIdentity, *, spec: str) -> dict[st
     }
 
 
-def snapshot_tags(cluster: str, name: str) -> dict[str, str]:
-    """Return the tags of a new snapshot."""
-    return {CLUSTER: cluster, SNAPSHOT: name, EBS_CSI_CLUSTER: "true", "Name": name}
+def snapshot_tags(owner: SnapshotOwnership, name: str, made_for: SnapshotIdentity) -> dict[str, str]:
+    """Return the tags of a new snapshot. name: by which it is found again. made_for: what people read."""
+    return {
+        **TAGS.of_snapshot(owner),
+        SNAPSHOT: name,
+        EBS_CSI_CLUSTER: "true",
+        SNAPSHOT_NAME: made_for.name[:_LONGEST_VALUE],
+        SNAPSHOT_NAMESPACE: made_for.namespace[:_LONGEST_VALUE],
+    }
 
 
 def tag_specifications(resource_type: str, tags: Mapping[str, str]) -> list[dict[str, object]]:

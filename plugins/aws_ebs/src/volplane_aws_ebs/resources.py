@@ -202,30 +202,54 @@ class Ec2Snapshot:
 
     id: str
     volume: str
+    """Its source; "" where EC2 has no real id, as of copies of snapshots."""
     size: int
     """Of its volume."""
     state: str
     """One of pending, completed, error, recoverable, recovering."""
     started: float
+    progress: str
+    """Such as "40%"."""
     message: str
+    account: str
+    """To which it belongs."""
+    shared: bool
+    """It belongs to another account, as far as is known."""
+    encrypted: bool
+    kms_key: str
+    archived: bool
+    """It must be restored from the archive tier first."""
+    zone: str
+    """Of a snapshot that is kept in a local zone; "" = of the region."""
     tags: Mapping[str, str]
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> Ec2Snapshot:
         """Read a snapshot of DescribeSnapshots, or the response of CreateSnapshot."""
+        volume = response.get("VolumeId", "")
         return cls(
             id=response["SnapshotId"],
-            volume=response.get("VolumeId", ""),
+            volume="" if volume == _NO_VOLUME else volume,
             size=response.get("VolumeSize", 0),
             state=response.get("State", ""),
             started=response["StartTime"].timestamp() if "StartTime" in response else 0.0,
+            progress=response.get("Progress", ""),
             message=response.get("StateMessage", ""),
+            account=response.get("OwnerId", ""),
+            shared=False,
+            encrypted=response.get("Encrypted", False),
+            kms_key=response.get("KmsKeyId", ""),
+            archived=response.get("StorageTier") == "archive",
+            zone=response.get("AvailabilityZone", ""),
             tags=tags_from(response),
         )
 
 
+_NO_VOLUME = "vol-ffffffff"
+"""The volume of a snapshot that was copied (Amazon EC2 API reference, Snapshot)."""
 IN_TREE = "awsElasticBlockStore"
 _HANDLE = re.compile(r"(?:aws://[^/]*/)?(vol-[0-9a-f]{8,17})")
+_SNAPSHOT = re.compile(r"snap-[0-9a-f]{8,17}")
 _INSTANCE = re.compile(r"(?:aws://(?:[^/]*/)*)?(i-[0-9a-f]{8,17})")
 
 
@@ -243,6 +267,11 @@ def volume_id(volume: VolumeIdentity) -> str:
             f"handle {volume.handle!r} of {volume.name} is no volume of EBS; it must look like vol-0a1b2c3d4e5f67890"
         )
     return id_
+
+
+def snapshot_id_from(handle: str) -> str | None:
+    """Return the snapshot id in a handle; None if the handle cannot be one of EBS."""
+    return handle if _SNAPSHOT.fullmatch(handle) else None
 
 
 def instance_id(node: NodeIdentity) -> str | None:

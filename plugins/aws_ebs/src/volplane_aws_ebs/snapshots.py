@@ -1,123 +1,292 @@
-"""The hooks `create_snapshot` and `delete_snapshot`.
+"""The hooks about snapshots: make, find, list and delete them.
 
-CreateSnapshot has no client token. It is therefore repeated only when a first snapshot is certain not to exist.
+CreateSnapshot has no client token. It is therefore repeated only when a first snapshot is certain not to exist. The
+moment of a snapshot has passed when the call is answered; its contents are read from the volume later.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 
 from volplane import (
+    Absent,
     AlreadyExists,
-    BackendError,
+    Context,
     DeleteSnapshotRequest,
     Done,
+    FindSnapshotRequest,
     InProgress,
     InvalidArgument,
+    ListSnapshotsRequest,
     Snapshot,
+    SnapshotPage,
     SnapshotRequest,
+    VolumeInUse,
 )
-from volplane.cloud import GIB, BoundedCache, HookCall, RetryLater
+from volplane.cloud import GIB, TAGS, BoundedCache, Fences, HookCall, OfficialDriver, RetryLater, refuse_other_snapshot
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
-from volplane_aws_ebs.errors import NOT_FOUND, outcome_unknown
-from volplane_aws_ebs.resources import Ec2Snapshot, tags_from, volume_id
+from volplane_aws_ebs.errors import NOT_FOUND, is_throttled, outcome_unknown
+from volplane_aws_ebs.resources import Ec2Snapshot, Ec2Volume, existing, snapshot_id_from, volume_id
+from volplane_aws_ebs.settings import Settings
+from volplane_aws_ebs.state_waits import StateWaits
 
 _STARTED = "begun"
 _LONGEST_PAUSE = 5.0
+_FIRST_LOOK = 5.0
+_LONGEST_LOOK = 60.0
+_PAGE_SIZE = 500
+_IN_USE = "InvalidSnapshot.InUse"
+_MOST_IMAGES = 5
+_LOCKED_RETRY = 3_600.0
 
 Key = tuple[str, str]
 
 
-class Snapshotter:
-    """The hooks `create_snapshot` and `delete_snapshot` of one driver. Safe for threads."""
+def seen(settings: Settings, snapshot: Ec2Snapshot, context: Context) -> Snapshot:
+    """Return the snapshot as the contract has it; it is ready when EC2 can make a volume from it."""
+    state = {
+        "completed": "it is in the archive tier; restore it from there first" if snapshot.archived else "",
+        "recoverable": "it was deleted and is in the Recycle Bin; restore it from there",
+        "recovering": "it is coming back from the Recycle Bin",
+        "error": "",
+    }.get(snapshot.state, f"{snapshot.state}, {snapshot.progress or 'no progress'}")
+    failed = f"EC2 could not make it: {snapshot.message or 'it does not say why'}; delete it and make another one"
+    name = snapshot.tags.get(ownership_tags.SNAPSHOT) or snapshot.tags.get(ownership_tags.OFFICIAL.snapshot)
+    return Snapshot(
+        handle=snapshot.id,
+        size_bytes=snapshot.size * GIB,
+        ready=snapshot.state == "completed" and not snapshot.archived,
+        created_at=snapshot.started or None,
+        source=snapshot.volume,
+        owner=TAGS.snapshot_owner(snapshot.tags, context.cluster_id, official=_official(context)),
+        name=name or snapshot.tags.get("Name", snapshot.id),
+        state=state,
+        failed=failed if snapshot.state == "error" else "",
+        node_affinity=({settings.zone_label: snapshot.zone},) if snapshot.zone and not settings.zone_ids else (),
+    )
 
-    def __init__(self, ec2: Ec2) -> None:
+
+def list_snapshots(ec2: Ec2, request: ListSnapshotsRequest) -> SnapshotPage:
+    """Return one page of the account's snapshots in the region with marks of any cluster.
+
+    Snapshots that others make of our volumes can carry copies of the volumes' tags: those are not listed. Those of the
+    official driver are listed by a driver of its name. Raises AwsError.
+    """
+    token = {"NextToken": request.page} if request.page else {}
+    official = _official(request.context)
+    keys = [TAGS.snapshot, *([official.snapshot] if official is not None else [])]
+    answer = ec2.read(
+        Action.DESCRIBE_SNAPSHOTS,
+        OwnerIds=["self"],
+        Filters=[{"Name": "tag-key", "Values": keys}],
+        MaxResults=_PAGE_SIZE,
+        **token,
+    )
+    found = [Ec2Snapshot.of(response) for response in answer.get("Snapshots", ())]
+    return SnapshotPage(
+        snapshots=tuple(seen(ec2.settings, each, request.context) for each in found if each.state != "recoverable"),
+        next_page=answer.get("NextToken") or None,
+    )
+
+
+class Snapshotter:
+    """The hooks about single snapshots of one driver. Safe for threads; what it keeps in memory only saves calls."""
+
+    def __init__(self, ec2: Ec2, fences: Fences, waits: StateWaits) -> None:
         self._ec2 = ec2
+        self._fences = fences
+        self._waits = waits
         self._uncertain_until: BoundedCache[Key, float] = BoundedCache()
         """By name: until when an empty Describe does not prove that there is no snapshot."""
+        self._made: BoundedCache[str, tuple[Ec2Snapshot, float]] = BoundedCache()
+        """By id: what CreateSnapshot answered, and when. EC2 may not show it yet."""
         self._missing_since: BoundedCache[str, float] = BoundedCache()
         """By id: since when EC2 has not shown a snapshot that is to be deleted. -inf = this process has deleted it."""
 
+    # --- make ---------------------------------------------------------------------------------------------------
+
     def create(self, request: SnapshotRequest, call: HookCall) -> Snapshot | InProgress:
         """Raises RetryLater, AwsError and the errors of the contract."""
-        volume = volume_id(request.volume)
+        source = volume_id(request.volume)
         if request.parameters:
             raise InvalidArgument(
                 f"unknown parameter {next(iter(request.parameters))!r}; snapshots of EBS have none here"
             )
         key = (request.context.cluster_id, request.name)
-        found = self._ec2.snapshots(*key)
+        found = self._ec2.snapshots_named(*key)
+        if not found and _official(request.context) is not None:
+            found = self._ec2.snapshots_named(ownership_tags.OFFICIAL.name, request.name)
         if found:
-            return self._existing(request, found, volume)
+            return self._existing(request, found, source)
         if not request.context.state.get(_STARTED):
             self._uncertain_until.setdefault(key, 0.0)
             return InProgress(retry_after=0.0, state={_STARTED: True})
-        return self._create(request, volume, key, call)
+        return self._create(request, self._source(request, call.context), key, call)
 
-    def _existing(self, request: SnapshotRequest, found: tuple[Ec2Snapshot, ...], volume: str) -> Snapshot:
-        snapshot = found[0]
+    def _existing(self, request: SnapshotRequest, found: tuple[Ec2Snapshot, ...], source: str) -> Snapshot:
+        """Return the oldest one, if it is of this volume and owner; that of the official driver counts as such."""
         if len(found) > 1:
             ids = ", ".join(each.id for each in found)
             request.context.log.warning("several snapshots are called %s: %s; the oldest is used", request.name, ids)
-        if snapshot.volume != volume:
-            raise AlreadyExists(
-                f"snapshot {request.name} exists as {snapshot.id}, of volume {snapshot.volume} instead of {volume}"
-            )
-        if snapshot.state == "error":
-            raise BackendError(
-                f"snapshot {snapshot.id} has failed: {snapshot.message or 'EC2 does not say why'}; delete it",
-                code="error",
-            )
-        return Snapshot(handle=snapshot.id, size_bytes=snapshot.size * GIB, ready=snapshot.state == "completed")
+        shown = self._shown(found[0], request.context)
+        owner = shown.owner
+        if owner is None or owner.cluster_id != ownership_tags.OFFICIAL.name:
+            refuse_other_snapshot(shown, request, source)
+        return shown
 
-    def _create(self, request: SnapshotRequest, volume: str, key: Key, call: HookCall) -> Snapshot:
+    def _source(self, request: SnapshotRequest, context: Context) -> Ec2Volume:
+        """Return the volume, if it is ours and EC2 makes snapshots of it now. Raises RetryLater, too."""
+        volume = existing(self._ec2.volume(volume_id(request.volume)), request.volume)
+        if request.volume.owner is not None:
+            ownership_tags.refuse_foreign(volume.id, volume.tags, request.volume.owner)
+        self._fences.refuse_former_leader(volume.id, volume.tags, context)
+        if volume.state == "creating":
+            self._waits.creating(volume, after=0.5)
+        return volume
+
+    def _create(self, request: SnapshotRequest, volume: Ec2Volume, key: Key, call: HookCall) -> Snapshot:
         now = self._ec2.clock()
         uncertain_until = self._uncertain_until.setdefault(key, self._ec2.started_at + SETTLE_SECONDS)
         if uncertain_until > now:
             raise RetryLater(min(uncertain_until - now, _LONGEST_PAUSE))
-        tags = {**self._ec2.settings.tags, **ownership_tags.snapshot_tags(*key)}
         try:
             answer = self._ec2.change(
                 Action.CREATE_SNAPSHOT,
                 request.name,
                 call,
-                resource=("snapshots", volume),
-                VolumeId=volume,
+                resource=("snapshots", volume.id),
+                VolumeId=volume.id,
                 Description=f"volplane snapshot {request.name} of {request.volume.name}",
-                TagSpecifications=ownership_tags.tag_specifications("snapshot", tags),
+                TagSpecifications=ownership_tags.tag_specifications("snapshot", self._tags(request)),
             )
         except AwsError as error:
-            self._ec2.batches.snapshots.invalidate(key)
+            self._ec2.batches.snapshot_names.invalidate(key)
             if outcome_unknown(error):
                 self._uncertain_until.put(key, self._ec2.clock() + SETTLE_SECONDS)
             raise
-        self._ec2.batches.snapshots.invalidate(key)
+        self._ec2.batches.snapshot_names.invalidate(key)
         self._uncertain_until.put(key, self._ec2.clock() + SETTLE_SECONDS)
-        return self._existing(request, (Ec2Snapshot.of(answer),), volume)
+        made = Ec2Snapshot.of(answer)
+        self._ec2.batches.account = made.account
+        self._made.put(made.id, (made, self._ec2.clock()))
+        return self._existing(request, (made,), volume.id)
+
+    def _tags(self, request: SnapshotRequest) -> Mapping[str, str]:
+        return {
+            "Name": request.name,
+            **self._ec2.settings.tags,
+            **ownership_tags.snapshot_tags(request.owner, request.name, request.snapshot),
+            **TAGS.of_term(request.context),
+        }
+
+    # --- find ---------------------------------------------------------------------------------------------------
+
+    def find(self, request: FindSnapshotRequest, _call: HookCall) -> Snapshot | Absent:
+        """Raises AwsError."""
+        found = self._by_handle(request.handle) if request.handle else self._by_name(request)
+        return Absent() if found is None else self._shown(found, request.context)
+
+    def _by_handle(self, handle: str) -> Ec2Snapshot | None:
+        """Return it, also if another account shares it, or it is too new to be shown."""
+        id_ = snapshot_id_from(handle)
+        found = self._ec2.snapshot(id_) if id_ is not None else None
+        made = self._made.get(handle) if found is None else None
+        return made[0] if made is not None and self._ec2.clock() - made[1] < SETTLE_SECONDS else found
+
+    def _by_name(self, request: FindSnapshotRequest) -> Ec2Snapshot | None:
+        """Return the oldest one of the owner, by calls that begin now."""
+        context = request.context
+        cluster = context.cluster_id if request.owner is None else request.owner.cluster_id
+        named = self._ec2.snapshots_named_now(cluster, request.name)
+        for snapshot in named:
+            if request.owner is None or TAGS.snapshot_owner(snapshot.tags, context.cluster_id) == request.owner:
+                return snapshot
+        if _official(context) is None:
+            return None
+        return next(iter(self._ec2.snapshots_named_now(ownership_tags.OFFICIAL.name, request.name)), None)
+
+    def _shown(self, snapshot: Ec2Snapshot, context: Context) -> Snapshot:
+        shown = seen(self._ec2.settings, snapshot, context)
+        if shown.ready or shown.failed:
+            self._waits.reset((snapshot.id, ""), "pending")
+            return shown
+        age = self._waits.seconds((snapshot.id, ""), "pending")
+        pause = min(max(age / 4, _FIRST_LOOK), _LONGEST_LOOK)
+        return replace(shown, retry_after=self._ec2.batches.snapshots.next_poll(snapshot.id, after=pause))
+
+    # --- delete -------------------------------------------------------------------------------------------------
 
     def delete(self, request: DeleteSnapshotRequest, call: HookCall) -> Done:
         """Raises RetryLater, AwsError and the errors of the contract."""
-        id_ = request.handle
-        if not id_.startswith("snap-"):
+        id_ = snapshot_id_from(request.handle)
+        if id_ is None:
+            request.context.log.warning("handle %r is no snapshot of EBS: there is nothing to delete", request.handle)
             return Done()
-        filters = [{"Name": "snapshot-id", "Values": [id_]}]
-        response = self._ec2.read(Action.DESCRIBE_SNAPSHOTS, OwnerIds=["self"], Filters=filters).get("Snapshots", ())
-        if not response:
+        snapshot = self._ec2.batches.snapshots.fetch_now(id_).value
+        if snapshot is None:
             self._require_gone(id_)
             return Done()
-        cluster = tags_from(response[0]).get(ownership_tags.CLUSTER)
-        if cluster != request.context.cluster_id:
-            whose = f"to cluster {cluster!r}" if cluster else "to no owner that volplane knows"
-            raise AlreadyExists(f"snapshot {id_} belongs {whose}: it is not touched")
+        if snapshot.shared:
+            raise AlreadyExists(
+                f"snapshot {id_} belongs to account {snapshot.account}, which shares it: it is not touched; set the "
+                "content's deletionPolicy to Retain"
+            )
+        TAGS.refuse_foreign_snapshot(f"snapshot {id_}", snapshot.tags, request, official=_official(request.context))
+        self._fences.refuse_former_leader(id_, snapshot.tags, call.context)
         try:
             self._ec2.change(Action.DELETE_SNAPSHOT, id_, call, SnapshotId=id_)
         except AwsError as error:
             if error.code not in NOT_FOUND:
+                self._refused(id_, error)
                 raise
+        self._ec2.batches.snapshots.invalidate(id_)
+        self._made.drop(id_)
         self._missing_since.put(id_, -math.inf)
         return Done()
+
+    def _refused(self, id_: str, error: AwsError) -> None:
+        """Raise VolumeInUse that says what to do if an image is made of the snapshot, or it is locked."""
+        if is_throttled(error):
+            return
+        try:
+            images = self._images_of(id_) if error.code == _IN_USE else []
+            lock = self._lock_of(id_) if error.code != _IN_USE else ""
+        except AwsError:
+            return
+        if images:
+            raise VolumeInUse(
+                f"snapshot {id_} is part of the image {', '.join(images)}: deregister that (AMI) first; it is tried "
+                "again",
+                code=error.code,
+            ) from error
+        if lock:
+            raise VolumeInUse(
+                f"snapshot {id_} is {lock}: it can be deleted after that; it is tried again every hour",
+                code=error.code,
+                retry_after=_LOCKED_RETRY,
+            ) from error
+
+    def _images_of(self, id_: str) -> list[str]:
+        filters = [{"Name": "block-device-mapping.snapshot-id", "Values": [id_]}]
+        found = self._ec2.read(Action.DESCRIBE_IMAGES, Owners=["self"], Filters=filters).get("Images", ())
+        return sorted(each["ImageId"] for each in found)[:_MOST_IMAGES]
+
+    def _lock_of(self, id_: str) -> str:
+        """Return how the snapshot is locked, as in "locked in mode governance until …"; "" if it is not.
+
+        The code by which EC2 refuses to delete a locked one is not documented.
+        """
+        for lock in self._ec2.read(Action.DESCRIBE_LOCKED_SNAPSHOTS, SnapshotIds=[id_]).get("Snapshots", ()):
+            state, expires = lock.get("LockState"), lock.get("LockExpiresOn")
+            if state != "expired":
+                until = f" until {expires:%Y-%m-%d %H:%M} UTC" if expires is not None else ""
+                unlocked = "" if state == "compliance" else ", or until somebody unlocks it"
+                return f"locked in mode {state}{until}{unlocked}"
+        return ""
 
     def _require_gone(self, id_: str) -> None:
         """Raise RetryLater while EC2 may not show the snapshot yet: only its long absence proves that it is gone.
@@ -128,3 +297,8 @@ class Snapshotter:
         elapsed = now - self._missing_since.setdefault(id_, now)
         if elapsed < SETTLE_SECONDS:
             raise RetryLater(min(max(elapsed, 1.0), SETTLE_SECONDS - elapsed))
+
+
+def _official(context: Context) -> OfficialDriver | None:
+    """Return the official driver if this one has its name, and so stands for its controller."""
+    return ownership_tags.OFFICIAL if context.driver == ownership_tags.OFFICIAL.name else None

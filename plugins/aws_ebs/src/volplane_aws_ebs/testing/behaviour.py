@@ -95,9 +95,12 @@ EC2_LIMITS: Mapping[str, Rate] = {
             "DetachVolume",
             "DeleteVolume",
             "ModifyVolume",
+            "CopyVolumes",
             "CreateSnapshot",
             "DeleteSnapshot",
             "DeleteTags",
+            "EnableFastSnapshotRestores",
+            "LockSnapshot",
         )
     },
     **{
@@ -108,6 +111,9 @@ EC2_LIMITS: Mapping[str, Rate] = {
             "DescribeInstances",
             "DescribeInstanceTypes",
             "DescribeAvailabilityZones",
+            "DescribeFastSnapshotRestores",
+            "DescribeImages",
+            "DescribeLockedSnapshots",
             "DescribeSnapshots",
             "DescribeVolumeStatus",
         )
@@ -161,6 +167,14 @@ class Behaviour:
     """Of the account and region."""
     snapshot_quota: int = 100_000
     """Of the account and region."""
+    pending_snapshots: int = 5
+    """Of a volume at once; one of a volume of type st1 or sc1."""
+    locked_code: str = "OperationNotPermitted"
+    """Code by which DeleteSnapshot refuses a locked snapshot. No documentation has it."""
+    fast_restore_quota: int = 5
+    """Snapshots with fast restore (AWS General Reference, "Amazon EBS endpoints and quotas")."""
+    optimize_restore_seconds: float = 60.0
+    """How long a fast restore is `optimizing`."""
     modifications_per_day: int = 4
     """In any 24 hours."""
     snapshot_interval: float = 15.0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from volplane_aws_ebs.testing import instances, modifications, places, snapshots, tags, volumes
+from volplane_aws_ebs.testing import instances, modifications, places, snapshot_uses, snapshots, tags, volumes
 from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.state import AccountState, Instance, Snapshot, Volume
@@ -20,30 +20,51 @@ _CREATE_VOLUME = (
     "AvailabilityZone AvailabilityZoneId ClientToken Encrypted Iops KmsKeyId MultiAttachEnabled Size SnapshotId "
     "TagSpecifications Throughput VolumeInitializationRate VolumeType"
 )
+_COPY_VOLUMES = (
+    "ClientToken Encrypted Iops KmsKeyId MultiAttachEnabled Size SourceVolumeId TagSpecifications Throughput VolumeType"
+)
 _PAGES = "Filters MaxResults NextToken"
 ACTIONS: Mapping[str, tuple[Handler, frozenset[str]]] = {
     name: (handler, frozenset({"DryRun", *parameters.split()}))
     for name, handler, parameters in (
         ("AttachVolume", instances.attach_volume, "Device EbsCardIndex InstanceId VolumeId"),
-        ("CreateSnapshot", snapshots.create_snapshot, "Description TagSpecifications VolumeId"),
+        ("CopyVolumes", volumes.copy_volumes, _COPY_VOLUMES),
+        ("CreateSnapshot", snapshots.create_snapshot, "Description Location OutpostArn TagSpecifications VolumeId"),
         ("CreateTags", tags.create_tags, "Resources Tags"),
         ("CreateVolume", volumes.create_volume, _CREATE_VOLUME),
         ("DeleteSnapshot", snapshots.delete_snapshot, "SnapshotId"),
         ("DeleteTags", tags.delete_tags, "Resources Tags"),
         ("DeleteVolume", volumes.delete_volume, "VolumeId"),
         ("DescribeAvailabilityZones", places.describe_availability_zones, "Filters ZoneIds ZoneNames"),
+        (
+            "DescribeFastSnapshotRestores",
+            snapshot_uses.describe_fast_snapshot_restores,
+            _PAGES,
+        ),
+        ("DescribeImages", snapshot_uses.describe_images, "Filters Owners"),
         ("DescribeInstanceTypes", places.describe_instance_types, "Filters InstanceTypes"),
         ("DescribeInstances", instances.describe_instances, f"{_PAGES} InstanceIds"),
+        ("DescribeLockedSnapshots", snapshot_uses.describe_locked_snapshots, f"{_PAGES} SnapshotIds"),
         ("DescribeSnapshots", snapshots.describe_snapshots, f"{_PAGES} OwnerIds SnapshotIds"),
         ("DescribeVolumeStatus", places.describe_volume_status, f"{_PAGES} VolumeIds"),
         ("DescribeVolumes", volumes.describe_volumes, f"{_PAGES} VolumeIds"),
         ("DescribeVolumesModifications", modifications.describe_volumes_modifications, f"{_PAGES} VolumeIds"),
         ("DetachVolume", instances.detach_volume, "Device Force InstanceId VolumeId"),
+        (
+            "EnableFastSnapshotRestores",
+            snapshot_uses.enable_fast_snapshot_restores,
+            "AvailabilityZones SourceSnapshotIds",
+        ),
+        (
+            "LockSnapshot",
+            snapshot_uses.lock_snapshot,
+            "CoolOffPeriod ExpirationDate LockDuration LockMode SnapshotId",
+        ),
         ("ModifyVolume", modifications.modify_volume, "Iops Size Throughput VolumeId VolumeType"),
     )
 }
 """Action -> what does it, and the parameters that it heeds. Another one is refused, never ignored."""
-_OWN_DRY_RUN = frozenset({"CreateVolume"})
+_OWN_DRY_RUN = frozenset({"CopyVolumes", "CreateVolume"})
 """Actions that check their parameters before they answer a dry run."""
 _USABLE = frozenset({"attached", "detaching", "busy"})
 """States of an attachment in which the instance has the device."""
@@ -147,6 +168,13 @@ class FakeEC2(FakeCloud):
         """Terminate an instance: its volumes are detached after `detach_seconds`."""
         with self.locked_state() as account:
             instances.terminate_instance(account, instance)
+
+    def add_image(self, snapshot: str) -> str:
+        """Make an AMI of a snapshot, as another client does; returns its id."""
+        with self.locked_state() as account:
+            image = account.id("ami", account.number())
+            account.snapshots[snapshot].images += (image,)
+            return image
 
     def remove_volume(self, id_: str) -> None:
         """Remove a volume at once, as if another client had deleted it."""

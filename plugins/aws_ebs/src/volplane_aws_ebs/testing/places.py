@@ -138,7 +138,7 @@ def describe_volume_status(account: AccountState, params: Mapping[str, Any]) -> 
 
 def _details(account: AccountState, volume: Volume) -> list[dict[str, str]]:
     """Amazon EBS User Guide, "Monitor the status of volume initialization"."""
-    filling = volume.snapshot and account.now < volume.created + account.behaviour.initialize_seconds
+    filling = (volume.snapshot or volume.source) and account.now < volume.created + account.behaviour.initialize_seconds
     return [
         {"Name": "io-enabled", "Status": "passed"},
         {"Name": "initialization-state", "Status": "initializing" if filling else "completed"},

@@ -7,8 +7,11 @@ from typing import Any
 
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
-from volplane_aws_ebs.testing.state import SNAPSHOT_ID, AccountState, Snapshot
+from volplane_aws_ebs.testing.state import SNAPSHOT_ID, AccountState, Snapshot, Volume
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
+
+_ONE_AT_ONCE = ("st1", "sc1")
+"""Types of volumes of which one snapshot can be pending."""
 
 
 def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,6 +22,11 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
     if len(account.snapshots) >= account.behaviour.snapshot_quota:
         raise EC2Error("SnapshotLimitExceeded", "You have exceeded your snapshot limit.")
     _refuse_soon_after(account, volume.id)
+    _refuse_pending(account, volume)
+    if params.get("OutpostArn") and params.get("Location"):
+        raise EC2Error("InvalidParameterCombination", "OutpostArn and Location cannot be used together.")
+    if params.get("Location") == "local" and volume.zone not in account.behaviour.local_zones:
+        raise EC2Error("InvalidParameterValue", "Location local is only for volumes in a Local Zone.")
     number = account.number()
     snapshot = Snapshot(
         id=account.id("snap", number),
@@ -26,9 +34,13 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
         volume=volume.id,
         size=volume.size,
         encrypted=volume.encrypted,
+        kms_key=volume.kms_key,
         started=account.now,
+        ends=account.now + account.behaviour.snapshot_seconds,
         description=params.get("Description", ""),
         tags=tags_from_specification(params, "snapshot"),
+        zone=volume.zone if params.get("Location") == "local" else "",
+        outpost=params.get("OutpostArn", ""),
     )
     account.snapshots[snapshot.id] = snapshot
     failure = account.failure
@@ -47,6 +59,15 @@ def _refuse_soon_after(account: AccountState, volume: str) -> None:
         )
 
 
+def _refuse_pending(account: AccountState, volume: Volume) -> None:
+    """ConcurrentSnapshotLimitExceeded (AWS General Reference, "Amazon EBS endpoints and quotas")."""
+    most = 1 if volume.volume_type in _ONE_AT_ONCE else account.behaviour.pending_snapshots
+    if sum(each.volume == volume.id and each.state == "pending" for each in account.snapshots.values()) >= most:
+        raise EC2Error(
+            "ConcurrentSnapshotLimitExceeded", "Maximum allowed in-progress snapshots for a single volume exceeded."
+        )
+
+
 def _ended(snapshot: Snapshot, failure: str | None) -> None:
     if snapshot.state == "pending":
         snapshot.state = "completed" if failure is None else "error"
@@ -56,11 +77,24 @@ def _ended(snapshot: Snapshot, failure: str | None) -> None:
 def delete_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """DeleteSnapshot: at once, also of a pending snapshot."""
     id_ = str(params["SnapshotId"])
+    snapshot = snapshot_of(account, id_)
+    if snapshot.owner:
+        raise EC2Error("AuthFailure", f"Not the owner of the snapshot '{id_}'", 403)
+    if snapshot.images:
+        raise EC2Error("InvalidSnapshot.InUse", f"The snapshot {id_} is currently in use by {snapshot.images[0]}")
+    if snapshot.lock is not None and snapshot.lock.state(account.now) != "expired":
+        raise EC2Error(account.behaviour.locked_code, f"The snapshot {id_} is locked and cannot be deleted.")
+    del account.snapshots[id_]
+    return {}
+
+
+def snapshot_of(account: AccountState, id_: str) -> Snapshot:
+    """Return the snapshot. Raises what EC2 raises for ids that are malformed or unknown."""
     if not SNAPSHOT_ID.fullmatch(id_):
         raise EC2Error("InvalidSnapshotID.Malformed", f'Invalid id: "{id_}" (expecting "snap-...")')
-    if account.snapshots.pop(id_, None) is None:
+    if id_ not in account.snapshots:
         raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{id_}' does not exist.")
-    return {}
+    return account.snapshots[id_]
 
 
 def _fields(account: AccountState) -> Mapping[str, Read[Snapshot]]:
@@ -69,36 +103,45 @@ def _fields(account: AccountState) -> Mapping[str, Read[Snapshot]]:
         "description": lambda snapshot: (snapshot.description,),
         "encrypted": lambda snapshot: (str(snapshot.encrypted).lower(),),
         "owner-alias": lambda _snapshot: (),
-        "owner-id": lambda _snapshot: (account.behaviour.account,),
-        "progress": lambda snapshot: (_progress(snapshot),),
+        "owner-id": lambda snapshot: (_owner(account, snapshot),),
+        "progress": lambda snapshot: (_progress(account, snapshot),),
         "snapshot-id": lambda snapshot: (snapshot.id,),
         "start-time": lambda snapshot: (account.time_text(snapshot.started),),
         "status": lambda snapshot: (snapshot.state,),
-        "storage-tier": lambda _snapshot: ("standard",),
+        "storage-tier": lambda snapshot: ("archive" if snapshot.archived else "standard",),
         "transfer-type": lambda _snapshot: (),
         "volume-id": lambda snapshot: (snapshot.volume,),
         "volume-size": lambda snapshot: (str(snapshot.size),),
     }
 
 
-def _progress(snapshot: Snapshot) -> str:
-    return "100%" if snapshot.state == "completed" else "0%"
+def _owner(account: AccountState, snapshot: Snapshot) -> str:
+    return snapshot.owner or account.behaviour.account
+
+
+def _progress(account: AccountState, snapshot: Snapshot) -> str:
+    if snapshot.state == "completed":
+        return "100%"
+    share = (account.now - snapshot.started) / max(snapshot.ends - snapshot.started, 1e-9)
+    return f"{min(int(share * 100), 99)}%"
 
 
 def describe_snapshots(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeSnapshots: those of this account."""
+    """DescribeSnapshots: without OwnerIds, those that other accounts share too."""
     if ids := params.get("SnapshotIds"):
         malformed = [id_ for id_ in ids if not SNAPSHOT_ID.fullmatch(id_)]
         if malformed:
             raise EC2Error("InvalidSnapshotID.Malformed", f'Invalid id: "{malformed[0]}" (expecting "snap-...")')
-        missing = [id_ for id_ in ids if id_ not in account.snapshots]
+        there = {id_: each for id_, each in account.snapshots.items() if account.visible(each.started)}
+        missing = [id_ for id_ in ids if id_ not in there]
         if missing:
             raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{missing[0]}' does not exist.")
-        found = [account.snapshots[id_] for id_ in ids]
+        found = [there[id_] for id_ in ids]
     else:
         found = [each for each in account.snapshots.values() if account.visible(each.started)]
     if owners := params.get("OwnerIds"):
-        found = [each for each in found if {"self", account.behaviour.account}.intersection(owners)]
+        wanted = {account.behaviour.account if owner == "self" else owner for owner in owners}
+        found = [each for each in found if _owner(account, each) in wanted]
     found = matching(found, filters_from(params), _fields(account), lambda snapshot: snapshot.tags)
     page, following = page_from(found, params, behaviour=account.behaviour, ids="SnapshotIds")
     return {"Snapshots": [_output(account, each) for each in page], "NextToken": following}
@@ -110,11 +153,15 @@ def _output(account: AccountState, snapshot: Snapshot) -> dict[str, Any]:
         "VolumeId": snapshot.volume,
         "VolumeSize": snapshot.size,
         "State": snapshot.state,
-        "Progress": _progress(snapshot),
+        "Progress": _progress(account, snapshot),
         "StartTime": account.unix_time(snapshot.started),
         "Encrypted": snapshot.encrypted,
         "Description": snapshot.description,
-        "OwnerId": account.behaviour.account,
+        "OwnerId": _owner(account, snapshot),
+        "StorageTier": "archive" if snapshot.archived else "standard",
         **({"StateMessage": snapshot.message} if snapshot.message else {}),
+        **({"KmsKeyId": snapshot.kms_key} if snapshot.kms_key else {}),
+        **({"AvailabilityZone": snapshot.zone} if snapshot.zone else {}),
+        **({"OutpostArn": snapshot.outpost} if snapshot.outpost else {}),
         "Tags": tags_output(snapshot.tags),
     }

@@ -61,6 +61,8 @@ class Volume:
     encrypted: bool = False
     kms_key: str | None = None
     snapshot: str | None = None
+    source: str | None = None
+    """The volume that it is a copy of."""
     multi_attach: bool = False
     initialization_rate: int | None = None
     state: str = "creating"
@@ -71,6 +73,25 @@ class Volume:
     attachments: dict[str, Attachment] = field(default_factory=dict)
     modifications: list[Modification] = field(default_factory=list)
     root: bool = False
+
+
+@dataclass(slots=True)
+class Lock:
+    """A lock of a snapshot."""
+
+    mode: str
+    """governance or compliance."""
+    made: float
+    expires: float
+    days: int
+    cool_off: int = 0
+    """Hours, 0 = none."""
+
+    def state(self, now: float) -> str:
+        """Return LockState."""
+        if now >= self.expires:
+            return "expired"
+        return "compliance-cooloff" if now < self.made + self.cool_off * 3_600 else self.mode
 
 
 @dataclass(slots=True)
@@ -85,11 +106,25 @@ class Snapshot:
     encrypted: bool
     started: float
     state: str = "pending"
-    """One of pending, completed, error."""
+    """One of pending, completed, error, recoverable, recovering."""
     description: str = ""
     message: str = ""
     """Why it failed."""
     tags: dict[str, str] = field(default_factory=dict)
+    kms_key: str | None = None
+    ends: float = 0.0
+    """When it is complete."""
+    owner: str = ""
+    """Account that shares it; "" = this one."""
+    archived: bool = False
+    zone: str = ""
+    """Of a local snapshot."""
+    outpost: str = ""
+    images: tuple[str, ...] = ()
+    """Ids of AMIs that are made of it."""
+    lock: Lock | None = None
+    fast_restores: dict[str, str] = field(default_factory=dict)
+    """Zone -> state of fast restore."""
 
 
 @dataclass(slots=True)

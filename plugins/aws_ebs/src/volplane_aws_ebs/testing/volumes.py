@@ -8,7 +8,15 @@ from typing import Any
 from volplane_aws_ebs.testing.behaviour import VolumeType
 from volplane_aws_ebs.testing.faults import EC2Error, invalid
 from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_from
-from volplane_aws_ebs.testing.state import VOLUME_ID, AccountState, Attachment, Token, Volume, canonical_request
+from volplane_aws_ebs.testing.state import (
+    VOLUME_ID,
+    AccountState,
+    Attachment,
+    Snapshot,
+    Token,
+    Volume,
+    canonical_request,
+)
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 from volplane_testing.cloud import Former
 
@@ -31,17 +39,46 @@ def create_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
     account.tagged.add(volume.id, volume.tags)
     if token is not None:
         account.tokens[token] = Token(request, volume.id, account.now + account.behaviour.token_seconds)
-    usable = (
-        volume.kms_key is None
-        or volume.kms_key == _default_key(account)
-        or account.behaviour.kms_keys.get(volume.kms_key)
-    )
-    if usable:
+    source = account.snapshots.get(volume.snapshot or "")
+    _begin(account, volume, source.kms_key if source is not None else None)
+    return volume_output(account, volume)
+
+
+def copy_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """CopyVolumes: as CreateVolume, in the zone of the source; gp2 unless another type is asked for."""
+    token = params.get("ClientToken")
+    request = canonical_request(params)
+    if token is not None and (known := _used_token(account, token, request)) is not None:
+        return {"Volumes": [volume_output(account, known)]}
+    source = account.volume({"VolumeId": params["SourceVolumeId"]})
+    if source.state not in ("available", "in-use"):
+        raise EC2Error("IncorrectState", f"The volume '{source.id}' is in the '{source.state}' state.")
+    wanted = {name: value for name, value in params.items() if name != "SourceVolumeId"}
+    size = params.get("Size", source.size)
+    if size < source.size:
+        raise invalid("size", size, f"The size must be at least the {source.size} GiB of volume {source.id}.")
+    of_source = {"Encrypted": True, "KmsKeyId": params.get("KmsKeyId") or source.kms_key} if source.encrypted else {}
+    volume = _new_volume(account, {**wanted, "Size": size, "AvailabilityZone": source.zone, **of_source})
+    volume.source = source.id
+    if params.get("DryRun"):
+        raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+    _check_quota(account, volume)
+    account.volumes[volume.id] = volume
+    account.tagged.add(volume.id, volume.tags)
+    if token is not None:
+        account.tokens[token] = Token(request, volume.id, account.now + account.behaviour.token_seconds)
+    _begin(account, volume, source.kms_key)
+    return {"Volumes": [volume_output(account, volume)]}
+
+
+def _begin(account: AccountState, volume: Volume, source_key: str | None) -> None:
+    """Let the volume become available; or let it vanish, if its key or that of its source may not be used."""
+    keys = {key for key in (volume.kms_key, source_key) if key not in (None, _default_key(account))}
+    if all(account.behaviour.kms_keys.get(str(key)) for key in keys):
         made = "available" if account.failure is None else "error"
         account.later(account.behaviour.create_seconds, lambda: _become(volume, "creating", made))
     else:
         account.later(account.behaviour.vanish_seconds, lambda: account.remove(volume))
-    return volume_output(account, volume)
 
 
 def _become(volume: Volume, before: str, after: str) -> None:
@@ -75,8 +112,9 @@ def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
     source = account.snapshots.get(snapshot) if snapshot else None
     if snapshot and source is None:
         raise EC2Error("InvalidSnapshot.NotFound", f"The snapshot '{snapshot}' does not exist.")
-    if source is not None and source.state != "completed":
-        raise EC2Error("IncorrectState", f"Snapshot is in invalid state - {source.state}")
+    if source is not None and (source.state != "completed" or source.archived):
+        state = "archived" if source.archived else source.state
+        raise EC2Error("IncorrectState", f"Snapshot is in invalid state - {state}")
     size = params.get("Size", source.size if source else None)
     if size is None:
         raise EC2Error("MissingParameter", "The request must contain the parameter size or snapshotId")
@@ -86,7 +124,7 @@ def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
     iops, throughput = performance(
         account, zone, volume_type, size=size, iops=params.get("Iops"), throughput=params.get("Throughput")
     )
-    key, encrypted = _encryption(account, params, inherited=source is not None and source.encrypted)
+    key, encrypted = _encryption(account, params, source)
     number = account.number()
     tags = tags_from_specification(params, "volume")
     if params.get("MultiAttachEnabled") and not account.behaviour.volume_types[volume_type].multi_attach:
@@ -197,10 +235,17 @@ def _default_key(account: AccountState) -> str:
     return _DEFAULT_KEY.format(region=account.behaviour.region, account=account.behaviour.account)
 
 
-def _encryption(account: AccountState, params: Mapping[str, Any], *, inherited: bool) -> tuple[str | None, bool]:
-    """With encryption by default all volumes have it (Amazon EBS User Guide, "Enable encryption by default")."""
+def _encryption(account: AccountState, params: Mapping[str, Any], source: Snapshot | None) -> tuple[str | None, bool]:
+    """With encryption by default all volumes have it (Amazon EBS User Guide, "Enable encryption by default").
+
+    A volume from an encrypted snapshot has it under the same key, or another one (there, "Encryption outcomes").
+    """
+    inherited = source is not None and source.encrypted
+    if inherited and params.get("Encrypted") is False:
+        message = "The parameter Encrypted cannot be false for a volume from an encrypted snapshot."
+        raise EC2Error("InvalidParameterCombination", message)
     encrypted = bool(params.get("Encrypted")) or account.behaviour.encrypt_by_default or inherited
-    key = params.get("KmsKeyId")
+    key = params.get("KmsKeyId") or (source.kms_key if source is not None else None)
     if key is not None and not encrypted:
         raise EC2Error(
             "InvalidParameterDependency", "The parameter KmsKeyId requires the parameter Encrypted to be set."
@@ -342,6 +387,7 @@ def volume_output(account: AccountState, volume: Volume) -> dict[str, Any]:
         "Iops": volume.iops,
         "Throughput": volume.throughput,
         "KmsKeyId": volume.kms_key,
+        "SourceVolumeId": volume.source,
         "VolumeInitializationRate": volume.initialization_rate,
     }
     shown.update({key: value for key, value in optional.items() if value is not None})
