@@ -276,7 +276,8 @@ class Disks:
             labels = {**LABELS.of_snapshot(request.owner), **LABELS.of_term(request.context)}
             self._cumulus.change(call, name, "POST", "/snapshots", name=name, disk=disk["name"], labels=labels)
         made = self.seen(found, request.context)
-        cloud.refuse_other_snapshot(made, request, request.volume.handle)
+        belongs = LABELS.snapshot_belongs(found["labels"], request.owner)
+        cloud.refuse_other_snapshot(made, request, request.volume.handle, belongs=belongs)
         return made
 
     def _snapshot(self, name: str) -> Json | None:

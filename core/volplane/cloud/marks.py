@@ -67,6 +67,10 @@ class OfficialDriver:
             return None
         return Ownership(cluster_id=self.name, claim_uid=name.removeprefix("pvc-"), volume_name=name)
 
+    def replaced_by(self, context: Context) -> OfficialDriver | None:
+        """Return itself if the calling driver has its name, and so stands for its controller; else None."""
+        return self if context.driver == self.name else None
+
     def snapshot_owner(self, marks: Mapping[str, str]) -> SnapshotOwnership | None:
         """Return the owner of a snapshot that it made; None if it did not, or gave it another name."""
         uid = marks.get(self.snapshot, "").removeprefix(_SNAPSHOT)
@@ -194,6 +198,15 @@ class Marks:
             content_name=self._decode(content),
         )
 
+    def snapshot_belongs(
+        self, marks: Mapping[str, str], owner: SnapshotOwnership, *, official: OfficialDriver | None = None
+    ) -> bool:
+        """Return whether the marks name this owner. official: whose snapshot of the same VolumeSnapshot is its, too."""
+        if self.of_snapshot(owner).items() <= marks.items():
+            return True
+        found = official.snapshot_owner(marks) if official is not None and self.cluster not in marks else None
+        return found is not None and found.snapshot_uid == owner.snapshot_uid
+
     def refuse_foreign_snapshot(
         self,
         handle: str,
@@ -215,12 +228,9 @@ class Marks:
                 f"{handle} was made in cluster {self._decode(marks[self.cluster])!r}, not in {cluster!r}: it is not "
                 "touched; set the content's deletionPolicy to Retain"
             )
+        if self.snapshot_belongs(marks, expected, official=official):
+            return
         owner = self.snapshot_owner(marks, cluster, official=official)
-        stands_for = owner is not None and official is not None and owner.cluster_id == official.name
-        if self.of_snapshot(expected).items() <= marks.items():
-            return
-        if owner is not None and stands_for and owner.snapshot_uid == expected.snapshot_uid:
-            return
         whose = f"{owner.content_name} of cluster {owner.cluster_id!r}" if owner else "no owner that volplane knows"
         raise AlreadyExists(
             f"{handle} belongs to {whose}, not to {expected.content_name} of cluster {expected.cluster_id!r}: it is "

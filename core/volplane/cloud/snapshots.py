@@ -10,14 +10,17 @@ from volplane.requests import SnapshotRequest
 __all__ = ["refuse_other_snapshot", "refuse_smaller", "refuse_unusable"]
 
 
-def refuse_other_snapshot(found: Snapshot, request: SnapshotRequest, source: str) -> None:
-    """Raise AlreadyExists unless the snapshot of this name was made for the request. source: handle of its volume."""
+def refuse_other_snapshot(found: Snapshot, request: SnapshotRequest, source: str, *, belongs: bool) -> None:
+    """Raise AlreadyExists unless the snapshot of this name was made for the request.
+
+    source: handle of its volume. belongs: what `Marks.snapshot_belongs` says.
+    """
     if found.source != source:
         raise AlreadyExists(
             f"snapshot {request.name} exists as {found.handle}, of {found.source or 'an unknown source'} instead of "
             f"{source}"
         )
-    if found.owner != request.owner:
+    if not belongs:
         owner = found.owner
         whose = f"for {owner.content_name} of cluster {owner.cluster_id!r}" if owner else "without marks of an owner"
         raise AlreadyExists(f"snapshot {request.name} exists as {found.handle}, made {whose}: it is not taken")

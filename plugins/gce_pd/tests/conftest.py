@@ -20,14 +20,18 @@ from volplane import (
     DetachRequest,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     InProgress,
     ListRequest,
+    ListSnapshotsRequest,
     ModifyRequest,
     NodeIdentity,
     Ownership,
     OwnsRequest,
     ProbeRequest,
     ProvisionRequest,
+    SnapshotIdentity,
+    SnapshotOwnership,
     SnapshotRequest,
     StartRequest,
     ValidateRequest,
@@ -37,6 +41,7 @@ from volplane import (
 from volplane.drivers.parameters import check
 from volplane_gce_pd import GcePdBackend
 from volplane_gce_pd.parameters import PARAMETERS
+from volplane_gce_pd.snapshot_parameters import PARAMETERS as SNAPSHOT_PARAMETERS
 from volplane_gce_pd.testing import Behaviour, DiskRecord, FakeCompute, InProcess, InstanceRecord
 from volplane_testing.cloud import Fault, FaultKind, SteppedClock
 
@@ -52,6 +57,13 @@ LONG = 3_600.0
 def typed(parameters: Mapping[str, str]) -> dict[str, Any]:
     """The parameters of a class, as the core hands them over."""
     values, flaws = check(PARAMETERS, parameters, "parameter")
+    assert flaws == ()
+    return values
+
+
+def typed_snapshot(parameters: Mapping[str, str]) -> dict[str, Any]:
+    """The same of a VolumeSnapshotClass."""
+    values, flaws = check(SNAPSHOT_PARAMETERS, parameters, "parameter")
     assert flaws == ()
     return values
 
@@ -176,13 +188,52 @@ class Site:
         request = ModifyRequest(context=self.context(), volume=self.identity(asset), parameters=parameters)
         return self.finish(self.backend.modify, request)
 
-    def snapshot(self, asset: Asset | str, name: str = "snap-a", uid: str = "u1", **fields: Any) -> Any:
-        request = SnapshotRequest(context=self.context(), name=name, volume=self.identity(asset, uid), **fields)
-        return self.finish(self.backend.create_snapshot, request)
+    def snapshot_owner(self, name: str = "snap-a", cluster: str = "cluster-1") -> SnapshotOwnership:
+        return SnapshotOwnership(cluster_id=cluster, snapshot_uid=f"uid-{name}", content_name=f"snapcontent-{name}")
 
-    def delete_snapshot(self, handle: str, **context: Any) -> Any:
-        request = DeleteSnapshotRequest(context=self.context(**context), handle=handle)
+    def cut(self, asset: Asset | str, name: str = "snap-a", uid: str = "u1", **fields: Any) -> SnapshotRequest:
+        parameters = typed_snapshot(fields.pop("parameters", {}))
+        return SnapshotRequest(
+            **{
+                "context": self.context(),
+                "name": name,
+                "volume": self.identity(asset, uid),
+                "owner": self.snapshot_owner(name),
+                "snapshot": SnapshotIdentity(namespace="team-a", name="before", content=f"snapcontent-{name}"),
+                "parameters": parameters,
+                **fields,
+            }
+        )
+
+    def snapshot(self, asset: Asset | str, name: str = "snap-a", uid: str = "u1", **fields: Any) -> Any:
+        return self.finish(self.backend.create_snapshot, self.cut(asset, name, uid, **fields))
+
+    def find_snapshot(self, handle: str = "", **fields: Any) -> Any:
+        request = FindSnapshotRequest(**{"context": self.context(), "handle": handle, **fields})
+        return self.backend.find_snapshot(request)
+
+    def ready(self, handle: str, **fields: Any) -> Any:
+        """Look as the core does, until it is ready."""
+        end = self.clock.now + LONG
+        while not (found := self.find_snapshot(handle, **fields)).ready:
+            self.clock.advance(found.retry_after)
+            assert self.clock.now < end, f"not ready after {LONG} s: {found}"
+        return found
+
+    def delete_snapshot(self, handle: str, name: str | None = "snap-a", **context: Any) -> Any:
+        """name: None = of a content that a person wrote."""
+        owner = self.snapshot_owner(name) if name is not None else None
+        request = DeleteSnapshotRequest(context=self.context(**context), handle=handle, owner=owner)
         return self.finish(self.backend.delete_snapshot, request)
+
+    def listed_snapshots(self, **context: Any) -> list[Any]:
+        snapshots, page = [], None
+        while True:
+            answer = self.backend.list_snapshots(ListSnapshotsRequest(context=self.context(**context), page=page))
+            snapshots += answer.snapshots
+            page = answer.next_page
+            if page is None:
+                return snapshots
 
     def listed(self) -> list[Any]:
         assets, page = [], None

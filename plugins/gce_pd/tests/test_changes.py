@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from volplane import (
     AlreadyExists,
-    BackendError,
     Done,
     InvalidArgument,
     NotFound,
@@ -198,78 +196,3 @@ def test_a_disk_that_is_gone_or_foreign_is_not_changed(site: Any) -> None:
         site.modify("projects/test-project/zones/us-test1-a/disks/d", iops="4000")
     with pytest.raises(AlreadyExists, match="pvc-u2"):
         site.expand(asset, 20 * GIB, owner=site.owner("u2"))
-
-
-# --- snapshots --------------------------------------------------------------------------------------------------
-
-
-def test_a_snapshot_is_made_once_and_carries_the_cluster(site: Any) -> None:
-    asset = site.provision()
-    snapshot = site.snapshot(asset)
-    assert (snapshot.ready, snapshot.size_bytes) == (False, 10 * GIB)
-    assert site.fake.snapshots["snap-a"].status == "UPLOADING"
-    with pytest.raises(Unavailable, match="not ready"):
-        site.provision("u2", source_snapshot=snapshot.handle)
-    site.clock.advance(20.0)
-    assert site.snapshot(asset) == replace(snapshot, ready=True)
-    assert site.provision("u2", source_snapshot=snapshot.handle)
-    (made,) = site.fake.snapshots.values()
-    assert made.labels["volplane-cluster"] == "cluster-1"
-    assert site.fake.calls["disks.createSnapshot"] == 1
-
-
-@pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP])
-def test_a_snapshot_without_an_answer_is_made_once(site: Any, kind: FaultKind) -> None:
-    asset = site.provision()
-    site.fault("disks.createSnapshot", kind)
-    with pytest.raises(Unavailable):
-        site.snapshot(asset)
-    site.again().snapshot(asset)
-    site.clock.advance(30.0)
-    assert site.snapshot(asset).ready
-    assert len(site.fake.snapshots) == 1
-
-
-def test_a_snapshot_of_a_regional_disk(site: Any) -> None:
-    asset = site.provision(parameters={"type": "pd-ssd", "replication-type": "regional-pd"})
-    assert site.snapshot(asset).size_bytes == asset.capacity_bytes
-    assert site.delete_snapshot(site.snapshot(asset).handle) == Done()
-    assert site.fake.snapshots == {}
-
-
-def test_a_name_that_is_taken_by_another_disk_or_cluster_is_refused(site: Any) -> None:
-    first, second = site.provision(), site.provision("u2")
-    site.snapshot(first)
-    with pytest.raises(AlreadyExists, match="snap-a exists"):
-        site.snapshot(second, uid="u2")
-    site.fake.snapshots["snap-a"].labels["volplane-cluster"] = "other"
-    with pytest.raises(AlreadyExists, match="not made by this cluster"):
-        site.snapshot(first)
-
-
-def test_a_failed_snapshot_is_told(site: Any) -> None:
-    asset = site.provision()
-    site.fail("disks.createSnapshot", "INTERNAL_ERROR", "it broke")
-    with pytest.raises(Unavailable, match="it broke"):
-        site.snapshot(asset)
-    with pytest.raises(BackendError, match="has failed; delete it"):
-        site.snapshot(asset)
-
-
-def test_a_name_that_compute_engine_does_not_take_is_hashed(site: Any) -> None:
-    snapshot = site.snapshot(site.provision(), name="Snapshot_1")
-    assert snapshot.handle.startswith("projects/test-project/global/snapshots/v-snapshot-1-")
-
-
-def test_only_snapshots_of_this_cluster_are_deleted(site: Any) -> None:
-    handle = site.snapshot(site.provision()).handle
-    with pytest.raises(AlreadyExists, match="belongs to cluster 'cluster-1'"):
-        site.delete_snapshot(handle, cluster_id="cluster-2")
-    assert site.delete_snapshot(handle) == Done()
-    assert site.delete_snapshot(handle) == Done()
-    assert site.delete_snapshot("snap-123") == Done()
-
-
-def test_unknown_parameters_of_a_snapshot_class_are_refused(site: Any) -> None:
-    with pytest.raises(InvalidArgument, match="unknown parameter 'speed'"):
-        site.snapshot(site.provision(), parameters={"speed": "high"})

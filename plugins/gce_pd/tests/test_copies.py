@@ -46,7 +46,7 @@ def test_a_copy_has_the_type_the_key_and_at_least_the_size_of_its_source(new_sit
     for told, size, parameters in (
         ("the type pd-ssd", 20, {"disk-encryption-kms-key": KEY}),
         ("the encryption key projects/keys", 20, SSD),
-        ("cannot be smaller", 19, {**SSD, "disk-encryption-kms-key": KEY}),
+        ("must have at least the 20 GiB", 19, {**SSD, "disk-encryption-kms-key": KEY}),
     ):
         with pytest.raises(InvalidArgument, match=told):
             copy(site, source, size=size * GIB, parameters=parameters)

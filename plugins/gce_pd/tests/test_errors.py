@@ -208,7 +208,7 @@ def test_a_young_snapshot_makes_only_its_disk_wait(site: Any) -> None:
 
 def test_a_disk_that_was_changed_lately_waits_for_minutes_not_for_seconds() -> None:
     """In the table: "resourceOperationRateExceeded of a change"."""
-    for call, retry in (("disks.update", 600.0), ("regionDisks.resize", 600.0), ("disks.createSnapshot", 5.0)):
+    for call, retry in (("disks.update", 600.0), ("regionDisks.resize", 600.0), ("snapshots.insert", 5.0)):
         error = GceError(call, "resourceOperationRateExceeded", "It was changed recently.")
         assert errors.to_backend_error(error, "change it").retry_after == retry
 

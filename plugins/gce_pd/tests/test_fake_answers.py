@@ -56,12 +56,19 @@ def live(call: Any, clock: SteppedClock, place: dict[str, str], disks: str) -> N
     labels = {"labels": {"c": "d"}, "label_fingerprint": made.label_fingerprint}
     resource = "region_set_labels_request_resource" if regional else "zone_set_labels_request_resource"
     call(f"{disks}.setLabels", **place, resource="d", **{resource: labels})
-    call(f"{disks}.createSnapshot", **place, disk="d", snapshot_resource={"name": f"snapshot-{kind}"})
+    cut = {"source_disk": f"{path}/disks/d", "storage_locations": ["us"], "labels": {"a": "b"}, "description": "of d"}
+    call("snapshots.insert", snapshot_resource={**cut, "name": f"snapshot-{kind}"})
     clock.advance(10.0)
     call("snapshots.get", snapshot=f"snapshot-{kind}")
+    call("snapshots.list")
     deleted = call("snapshots.delete", snapshot=f"snapshot-{kind}")
     call("globalOperations.get", operation=deleted.name)
     if not regional:
+        clock.advance(600.0)
+        call("images.insert", image_resource={**cut, "name": "i", "family": "f"}, force_create=True)
+        call("images.get", image="i")
+        call("images.list")
+        call("images.delete", image="i")
         there = {**place, "instance": "vm"}
         attached = {"source": f"{path}/disks/d", "device_name": "d"}
         call("instances.attachDisk", **there, attached_disk_resource=attached)

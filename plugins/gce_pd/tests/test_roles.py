@@ -57,8 +57,14 @@ def live(site: Any) -> None:
     site.expand(first, 20 * GIB)
     site.clock.advance(14_400.0)
     site.modify(first, iops="4000")
-    snapshot = site.snapshot(first)
-    site.clock.advance(20.0)
+    snapshot = site.snapshot(first, parameters={"resource-tags": "test-project/team/storage"})
+    site.ready(snapshot.handle)
+    site.clock.advance(600.0)
+    classed = {"snapshot-type": "images", "resource-tags": "test-project/team/storage"}
+    image = site.snapshot(first, "snap-i", parameters=classed)
+    site.find_snapshot(image.handle)
+    site.listed_snapshots()
+    of_image = site.provision("u5", 20 * GIB, source_snapshot=image.handle)
     copy = site.provision("u2", 20 * GIB, source_snapshot=snapshot.handle)
     modes = (AccessMode.READ_ONLY_MANY,)
     parameters = {"type": "hyperdisk-balanced"}
@@ -77,7 +83,8 @@ def live(site: Any) -> None:
     site.detach(clone, node, "u3")
     site.clock.advance(5.0)
     site.delete_snapshot(snapshot.handle)
-    for asset, uid in ((first, "u1"), (copy, "u2"), (clone, "u3"), (regional, "u4")):
+    site.delete_snapshot(image.handle, "snap-i")
+    for asset, uid in ((first, "u1"), (of_image, "u5"), (copy, "u2"), (clone, "u3"), (regional, "u4")):
         site.delete(asset, uid)
 
 

@@ -408,11 +408,11 @@ def test_a_name_is_of_one_source_and_one_owner() -> None:
         snapshot=SnapshotIdentity(namespace="n", name="before", content="snapcontent-7c1a"),
     )
     made = Snapshot(handle="s", size_bytes=GIB, ready=False, source="disk-1", owner=OF_SNAPSHOT)
-    refuse_other_snapshot(made, request, "disk-1")
+    refuse_other_snapshot(made, request, "disk-1", belongs=True)
     with pytest.raises(AlreadyExists, match="of disk-1 instead of disk-2"):
-        refuse_other_snapshot(made, request, "disk-2")
+        refuse_other_snapshot(made, request, "disk-2", belongs=True)
     with pytest.raises(AlreadyExists, match="without marks of an owner"):
-        refuse_other_snapshot(replace(made, owner=None), request, "disk-1")
+        refuse_other_snapshot(replace(made, owner=None), request, "disk-1", belongs=False)
 
 
 def test_what_cannot_be_restored_now_or_ever_says_which() -> None:

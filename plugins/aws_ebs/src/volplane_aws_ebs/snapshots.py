@@ -21,11 +21,12 @@ from volplane import (
     InvalidArgument,
     ListSnapshotsRequest,
     Snapshot,
+    SnapshotOwnership,
     SnapshotPage,
     SnapshotRequest,
     VolumeInUse,
 )
-from volplane.cloud import GIB, TAGS, BoundedCache, Fences, HookCall, OfficialDriver, RetryLater, refuse_other_snapshot
+from volplane.cloud import GIB, TAGS, BoundedCache, Fences, HookCall, RetryLater, refuse_other_snapshot
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
@@ -55,6 +56,7 @@ def seen(settings: Settings, snapshot: Ec2Snapshot, context: Context) -> Snapsho
         "error": "",
     }.get(snapshot.state, f"{snapshot.state}, {snapshot.progress or 'no progress'}")
     failed = f"EC2 could not make it: {snapshot.message or 'it does not say why'}; delete it and make another one"
+    official = ownership_tags.OFFICIAL.replaced_by(context)
     name = snapshot.tags.get(ownership_tags.SNAPSHOT) or snapshot.tags.get(ownership_tags.OFFICIAL.snapshot)
     return Snapshot(
         handle=snapshot.id,
@@ -62,7 +64,7 @@ def seen(settings: Settings, snapshot: Ec2Snapshot, context: Context) -> Snapsho
         ready=snapshot.state == "completed" and not snapshot.archived,
         created_at=snapshot.started or None,
         source=snapshot.volume,
-        owner=TAGS.snapshot_owner(snapshot.tags, context.cluster_id, official=_official(context)),
+        owner=TAGS.snapshot_owner(snapshot.tags, context.cluster_id, official=official),
         name=name or snapshot.tags.get("Name", snapshot.id),
         state=state,
         failed=failed if snapshot.state == "error" else "",
@@ -77,7 +79,7 @@ def list_snapshots(ec2: Ec2, request: ListSnapshotsRequest) -> SnapshotPage:
     official driver are listed by a driver of its name. Raises AwsError.
     """
     token = {"NextToken": request.page} if request.page else {}
-    official = _official(request.context)
+    official = ownership_tags.OFFICIAL.replaced_by(request.context)
     keys = [TAGS.snapshot, *([official.snapshot] if official is not None else [])]
     answer = ec2.read(
         Action.DESCRIBE_SNAPSHOTS,
@@ -118,7 +120,7 @@ class Snapshotter:
             )
         key = (request.context.cluster_id, request.name)
         found = self._ec2.snapshots_named(*key)
-        if not found and _official(request.context) is not None:
+        if not found and ownership_tags.OFFICIAL.replaced_by(request.context) is not None:
             found = self._ec2.snapshots_named(ownership_tags.OFFICIAL.name, request.name)
         if found:
             return self._existing(request, found, source)
@@ -133,10 +135,13 @@ class Snapshotter:
             ids = ", ".join(each.id for each in found)
             request.context.log.warning("several snapshots are called %s: %s; the oldest is used", request.name, ids)
         shown = self._shown(found[0], request.context)
-        owner = shown.owner
-        if owner is None or owner.cluster_id != ownership_tags.OFFICIAL.name:
-            refuse_other_snapshot(shown, request, source)
+        belongs = self._belongs(found[0], request.owner, request.context)
+        refuse_other_snapshot(shown, request, source, belongs=belongs)
         return shown
+
+    @staticmethod
+    def _belongs(snapshot: Ec2Snapshot, owner: SnapshotOwnership, context: Context) -> bool:
+        return TAGS.snapshot_belongs(snapshot.tags, owner, official=ownership_tags.OFFICIAL.replaced_by(context))
 
     def _source(self, request: SnapshotRequest, context: Context) -> Ec2Volume:
         """Return the volume, if it is ours and EC2 makes snapshots of it now. Raises RetryLater, too."""
@@ -201,13 +206,12 @@ class Snapshotter:
         """Return the oldest one of the owner, by calls that begin now."""
         context = request.context
         cluster = context.cluster_id if request.owner is None else request.owner.cluster_id
-        named = self._ec2.snapshots_named_now(cluster, request.name)
-        for snapshot in named:
-            if request.owner is None or TAGS.snapshot_owner(snapshot.tags, context.cluster_id) == request.owner:
-                return snapshot
-        if _official(context) is None:
-            return None
-        return next(iter(self._ec2.snapshots_named_now(ownership_tags.OFFICIAL.name, request.name)), None)
+        official = ownership_tags.OFFICIAL.replaced_by(context)
+        for whose in (cluster, *([official.name] if official is not None else [])):
+            for snapshot in self._ec2.snapshots_named_now(whose, request.name):
+                if request.owner is None or self._belongs(snapshot, request.owner, context):
+                    return snapshot
+        return None
 
     def _shown(self, snapshot: Ec2Snapshot, context: Context) -> Snapshot:
         shown = seen(self._ec2.settings, snapshot, context)
@@ -235,7 +239,8 @@ class Snapshotter:
                 f"snapshot {id_} belongs to account {snapshot.account}, which shares it: it is not touched; set the "
                 "content's deletionPolicy to Retain"
             )
-        TAGS.refuse_foreign_snapshot(f"snapshot {id_}", snapshot.tags, request, official=_official(request.context))
+        official = ownership_tags.OFFICIAL.replaced_by(request.context)
+        TAGS.refuse_foreign_snapshot(f"snapshot {id_}", snapshot.tags, request, official=official)
         self._fences.refuse_former_leader(id_, snapshot.tags, call.context)
         try:
             self._ec2.change(Action.DELETE_SNAPSHOT, id_, call, SnapshotId=id_)
@@ -297,8 +302,3 @@ class Snapshotter:
         elapsed = now - self._missing_since.setdefault(id_, now)
         if elapsed < SETTLE_SECONDS:
             raise RetryLater(min(max(elapsed, 1.0), SETTLE_SECONDS - elapsed))
-
-
-def _official(context: Context) -> OfficialDriver | None:
-    """Return the official driver if this one has its name, and so stands for its controller."""
-    return ownership_tags.OFFICIAL if context.driver == ownership_tags.OFFICIAL.name else None

@@ -24,7 +24,6 @@ class Method(StrEnum):
     """Every method of the Compute Engine API v1 that the driver calls. The roles document is derived from this list."""
 
     DISKS_AGGREGATED_LIST = "disks.aggregatedList"
-    DISKS_CREATE_SNAPSHOT = "disks.createSnapshot"
     DISKS_DELETE = "disks.delete"
     DISKS_GET = "disks.get"
     DISKS_INSERT = "disks.insert"
@@ -32,7 +31,6 @@ class Method(StrEnum):
     DISKS_RESIZE = "disks.resize"
     DISKS_SET_LABELS = "disks.setLabels"
     DISKS_UPDATE = "disks.update"
-    REGION_DISKS_CREATE_SNAPSHOT = "regionDisks.createSnapshot"
     REGION_DISKS_DELETE = "regionDisks.delete"
     REGION_DISKS_GET = "regionDisks.get"
     REGION_DISKS_INSERT = "regionDisks.insert"
@@ -45,8 +43,14 @@ class Method(StrEnum):
     INSTANCES_GET = "instances.get"
     INSTANCES_LIST = "instances.list"
     MACHINE_TYPES_GET = "machineTypes.get"
+    IMAGES_DELETE = "images.delete"
+    IMAGES_GET = "images.get"
+    IMAGES_INSERT = "images.insert"
+    IMAGES_LIST = "images.list"
     SNAPSHOTS_DELETE = "snapshots.delete"
     SNAPSHOTS_GET = "snapshots.get"
+    SNAPSHOTS_INSERT = "snapshots.insert"
+    SNAPSHOTS_LIST = "snapshots.list"
     ZONES_LIST = "zones.list"
     ZONE_OPERATIONS_GET = "zoneOperations.get"
     ZONE_OPERATIONS_LIST = "zoneOperations.list"
@@ -69,7 +73,6 @@ class Method(StrEnum):
 
 _REQUESTS: Mapping[Method, str] = {
     Method.DISKS_AGGREGATED_LIST: "AggregatedListDisksRequest",
-    Method.DISKS_CREATE_SNAPSHOT: "CreateSnapshotDiskRequest",
     Method.DISKS_DELETE: "DeleteDiskRequest",
     Method.DISKS_GET: "GetDiskRequest",
     Method.DISKS_INSERT: "InsertDiskRequest",
@@ -77,7 +80,6 @@ _REQUESTS: Mapping[Method, str] = {
     Method.DISKS_RESIZE: "ResizeDiskRequest",
     Method.DISKS_SET_LABELS: "SetLabelsDiskRequest",
     Method.DISKS_UPDATE: "UpdateDiskRequest",
-    Method.REGION_DISKS_CREATE_SNAPSHOT: "CreateSnapshotRegionDiskRequest",
     Method.REGION_DISKS_DELETE: "DeleteRegionDiskRequest",
     Method.REGION_DISKS_GET: "GetRegionDiskRequest",
     Method.REGION_DISKS_INSERT: "InsertRegionDiskRequest",
@@ -90,8 +92,14 @@ _REQUESTS: Mapping[Method, str] = {
     Method.INSTANCES_GET: "GetInstanceRequest",
     Method.INSTANCES_LIST: "ListInstancesRequest",
     Method.MACHINE_TYPES_GET: "GetMachineTypeRequest",
+    Method.IMAGES_DELETE: "DeleteImageRequest",
+    Method.IMAGES_GET: "GetImageRequest",
+    Method.IMAGES_INSERT: "InsertImageRequest",
+    Method.IMAGES_LIST: "ListImagesRequest",
     Method.SNAPSHOTS_DELETE: "DeleteSnapshotRequest",
     Method.SNAPSHOTS_GET: "GetSnapshotRequest",
+    Method.SNAPSHOTS_INSERT: "InsertSnapshotRequest",
+    Method.SNAPSHOTS_LIST: "ListSnapshotsRequest",
     Method.ZONES_LIST: "ListZonesRequest",
     Method.ZONE_OPERATIONS_GET: "GetZoneOperationRequest",
     Method.ZONE_OPERATIONS_LIST: "ListZoneOperationsRequest",
@@ -160,8 +168,8 @@ class ComputeClient:
     def call(self, method: Method, **fields: Any) -> Any:
         """Make the call and return its message; of a method that lists, the first page.
 
-        fields: of the request message, without the project. Raises GceError for every error of Google, of the
-        credentials or of the network. Nothing is repeated here.
+        fields: of the request message; the project, where it is another one than the driver's. Raises GceError for
+        every error of Google, of the credentials or of the network. Nothing is repeated here.
         """
         with measured("compute", str(method)):
             return self._called(method, fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from volplane import (
     Absent,
@@ -37,7 +37,8 @@ from volplane_gce_pd.ownership import adopt, list_page
 from volplane_gce_pd.parameters import PARAMETERS, ClassParameters
 from volplane_gce_pd.resources import asset_from, disk_key_from, disk_name, instance_key
 from volplane_gce_pd.settings import ZONE_LABELS, Settings, check_labels
-from volplane_gce_pd.snapshots import Snapshotter
+from volplane_gce_pd.snapshot_parameters import PARAMETERS as SNAPSHOT_PARAMETERS
+from volplane_gce_pd.snapshots import Snapshotter, list_snapshots
 
 _UP = ("UP",)
 
@@ -49,6 +50,8 @@ class GcePdBackend(DiskBackend):
     options_schema: ClassVar[ParameterSchema] = ParameterSchema.of(Settings)
     distribution: ClassVar[str] = "volplane-gce-pd"
     class_parameters: ClassVar[ParameterSchema] = PARAMETERS
+    snapshot_parameters: ClassVar[ParameterSchema] = SNAPSHOT_PARAMETERS
+    clones: ClassVar[Literal["", "in place", "anywhere"]] = "in place"
     settle_seconds: ClassVar[float] = SETTLE_SECONDS
     largest_gib: ClassVar[int] = LARGEST_GIB
     predecessor: ClassVar[Predecessor] = Predecessor(
@@ -74,7 +77,7 @@ class GcePdBackend(DiskBackend):
         deleter = Deleter(compute, operations, fences, nodes)
         attacher = Attacher(compute, operations, fences, nodes)
         changer = Changer(compute, operations, fences)
-        snapshotter = Snapshotter(compute, operations)
+        snapshotter = Snapshotter(compute, operations, fences)
         super().__init__(
             options,
             settings=settings,
@@ -88,6 +91,8 @@ class GcePdBackend(DiskBackend):
                 detach=attacher.detach,
                 create_snapshot=snapshotter.create,
                 delete_snapshot=snapshotter.delete,
+                find_snapshot=snapshotter.find,
+                list_snapshots=partial(list_snapshots, compute),
                 list_page=partial(list_page, compute),
                 adopt=partial(adopt, compute, fences),
                 error=to_backend_error,

@@ -13,12 +13,25 @@ from volplane.cloud import BoundedCache, HookCall, RateLimiter, StatePoller, chu
 from volplane_gce_pd.api import ComputeClient, GceError, Method
 from volplane_gce_pd.disk_types import hyperdisk_limit
 from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled, outcome_unknown, refusal
-from volplane_gce_pd.resources import Disk, DiskKey, DiskSnapshot, Instance, InstanceKey, Operation
+from volplane_gce_pd.resources import (
+    IMAGES,
+    SNAPSHOTS,
+    Disk,
+    DiskKey,
+    DiskSnapshot,
+    Instance,
+    InstanceKey,
+    Operation,
+    SnapshotKey,
+)
 from volplane_gce_pd.settings import Settings
 
 SETTLE_SECONDS = 60.0
 """After this time a request that got no answer has arrived or never will."""
 _POLL_INTERVAL = 0.5
+_SNAPSHOT_INTERVAL = 5.0
+"""An upload takes minutes: callers that wait for some meet at multiples of these seconds."""
+_SNAPSHOT_MAX_AGE = 2.5
 _NO_SUCH_NAME_MAX_AGE = 30.0
 _NAMES_IN_A_FILTER = 50
 _PAGE_SIZE = 500
@@ -27,6 +40,11 @@ _NO_RESULTS = frozenset({"NO_RESULTS_ON_PAGE", ""})
 _LIMIT_UNKNOWN_SECONDS = 300.0
 _MUTATIONS = "mutations"
 """One rate for all: Compute Engine counts them together (Compute Engine documentation, "Rate quotas")."""
+
+_SNAPSHOT_METHODS: Mapping[str, tuple[Method, Method, str]] = {
+    SNAPSHOTS: (Method.SNAPSHOTS_GET, Method.SNAPSHOTS_LIST, "snapshot"),
+    IMAGES: (Method.IMAGES_GET, Method.IMAGES_LIST, "image"),
+}
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -74,6 +92,9 @@ class Compute:
         self.names: StatePoller[str, Named] = self._poller(self._read_names)
         self.instances: PlacePollers[Instance] = PlacePollers(
             lambda zone: self._poller(partial(self._read_instances, zone))
+        )
+        self.snapshots: StatePoller[SnapshotKey, DiskSnapshot] = StatePoller(
+            self._read_snapshots, clock=clock, interval=_SNAPSHOT_INTERVAL
         )
         self.operations: StatePoller[DiskKey, Operation] = self._poller(self._read_operations)
         self._client = client
@@ -127,9 +148,26 @@ class Compute:
         """Return the virtual machine as it is now; None if there is none. Raises RetryLater."""
         return self.instances.of(key).current(key)
 
-    def snapshot(self, name: str) -> DiskSnapshot | None:
-        """Return the snapshot by a call that begins now; None if there is none. Raises GceError."""
-        return self._one(Method.SNAPSHOTS_GET, DiskSnapshot.of, snapshot=name)
+    def snapshot(self, key: SnapshotKey) -> DiskSnapshot | None:
+        """Return the snapshot as it was some seconds ago at most; None if there is none. Raises GceError."""
+        return self.snapshots.observe(key, max_age=_SNAPSHOT_MAX_AGE).value
+
+    def snapshot_now(self, key: SnapshotKey) -> DiskSnapshot | None:
+        """Return the snapshot by a call that begins now. Raises GceError."""
+        return self.snapshots.fetch_now(key).value
+
+    def marked_snapshots(self, label: str, page: str | None) -> tuple[list[DiskSnapshot], str | None]:
+        """Return one page of the project's snapshots, then images, with this label, or all if it is "", and the token
+        of the next one. Raises GceError.
+        """
+        kind, _, token = (page or f"{SNAPSHOTS} ").partition(" ")
+        fields = {"max_results": _PAGE_SIZE, **({"page_token": token} if token else {})}
+        fields |= {"filter": f"labels.{label}:*"} if label else {}
+        answer = self._client.call(_SNAPSHOT_METHODS[kind][1], **fields)
+        found = [DiskSnapshot.of(each, self.settings.project, kind) for each in answer.items]
+        if answer.next_page_token:
+            return found, f"{kind} {answer.next_page_token}"
+        return found, f"{IMAGES} " if kind == SNAPSHOTS else None
 
     def zones(self) -> dict[str, str]:
         """Return the zones of the region -> UP or DOWN. Raises GceError."""
@@ -179,6 +217,16 @@ class Compute:
         return {
             (each.zone, each.name): each for each in self._named(poller, methods, f"zones/{zone}", names, Instance.of)
         }
+
+    def _read_snapshots(self, keys: Sequence[SnapshotKey]) -> dict[SnapshotKey, DiskSnapshot]:
+        found: dict[SnapshotKey, DiskSnapshot] = {}
+        for project, kind in sorted({key[:2] for key in keys}):
+            names = [key[2] for key in keys if key[:2] == (project, kind)]
+            make = partial(DiskSnapshot.of, project=project, kind=kind)
+            methods = _SNAPSHOT_METHODS[kind]
+            for snapshot in self._named(self.snapshots, methods, "global", names, make, project=project):
+                found[snapshot.key] = snapshot
+        return found
 
     def _read_operations(self, keys: Sequence[DiskKey]) -> dict[DiskKey, Operation]:
         methods = {
@@ -230,14 +278,16 @@ class Compute:
         place: str,
         names: Sequence[str],
         make: Callable[[Any], V],
+        **more: str,
     ) -> Iterator[V]:
         """Yield what exists of these names in a place: one is got, several are listed with a filter.
 
-        methods: that gets one, that lists, and the field of the former's request that holds the name.
+        methods: that gets one, that lists, and the field of the former's request that holds the name. more: fields of
+        both requests.
         """
         get, listing, field = methods
         kind, _, where = place.partition("/")
-        scope = {kind.removesuffix("s"): where} if where else {}
+        scope = {**more, kind.removesuffix("s"): where} if where else more
         with poller.pacing(is_throttled):
             if len(names) == 1:
                 one = self._one(get, make, **scope, **{field: names[0]})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from volplane import InvalidArgument, ResourceExhausted, Unavailable
+from volplane import InvalidArgument, Unavailable
+from volplane.cloud import refuse_other_zone, refuse_smaller
 from volplane_gce_pd.parameters import DiskSpec
 from volplane_gce_pd.resources import Disk, key_of_version
 
@@ -18,13 +19,8 @@ def zones_of_copy(source: Disk, spec: DiskSpec, zones: Sequence[str], *, selecte
     """
     _refuse_other(source, spec)
     regional = spec.parameters.regional
-    if source.place.startswith("zones/") and source.zones[0] not in zones:
-        where = f"{source.name} is in {source.zones[0]}, where its copy must be, and"
-        if selected and not regional:
-            raise ResourceExhausted(
-                f"{where} the selected node is in {zones[0]}; a node there is asked for", scope="zone", reschedule=True
-            )
-        raise InvalidArgument(f"{where} {', '.join(zones)} is asked for")
+    if source.place.startswith("zones/"):
+        refuse_other_zone(source.name, source.zones[0], zones, selected=selected and not regional)
     if source.state != "READY":
         raise Unavailable(f"{source.name} is {source.state}: it is copied when it is READY", code=source.state)
     if not regional:
@@ -45,7 +41,6 @@ def _refuse_other(source: Disk, spec: DiskSpec) -> None:
             raise InvalidArgument(
                 f"{source.name} has the {what} {has or 'of Google'}, and a copy cannot have {asked or 'that of Google'}"
             )
-    if spec.size < source.size:
-        raise InvalidArgument(f"{spec.size} GiB: {source.name} has {source.size} GiB, and its copy cannot be smaller")
+    refuse_smaller(source.name, source.size, spec.size)
     if source.place.startswith("regions/") and not parameters.regional:
         raise InvalidArgument(f"{source.name} is regional, and so must its copy be: replication-type regional-pd")

@@ -22,7 +22,7 @@ from volplane import (
     ResourceExhausted,
     Unavailable,
 )
-from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges, csi_source, zones_for
+from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges, csi_source, refuse_unusable, zones_for
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
 from volplane_gce_pd.copies import zones_of_copy
@@ -30,7 +30,8 @@ from volplane_gce_pd.errors import ALREADY_EXISTS, code_of, outcome_unknown, to_
 from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.ownership import refuse_foreign
 from volplane_gce_pd.parameters import DISK_TYPE_LABEL, DiskSpec
-from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_key_from, disk_name
+from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_key_from, disk_name, snapshot_key_from
+from volplane_gce_pd.snapshots import seen
 
 _FULL = "full"
 _STUCK_SECONDS = 600.0
@@ -67,15 +68,16 @@ class Provisioner:
         if disk is None:
             if outcome is not Outcome.NONE:
                 raise RetryLater(0.0, self._operations.next_attempt(call.context))
-            if request.source_volume is not None:
-                source = self._source(request)
-                spec = DiskSpec.of(request, self._compute.settings, like=source)
-                try:
+            try:
+                self._refuse_unusable(request, spec)
+                if request.source_volume is not None:
+                    source = self._source(request)
+                    spec = DiskSpec.of(request, self._compute.settings, like=source)
                     zones = zones_of_copy(source, spec, zones, selected=request.segment is not None)
-                except ResourceExhausted as failure:
-                    failure.nothing_done = self._absent(key)
-                    raise
-                chosen, place = self._chosen(request, spec, zones)
+                    chosen, place = self._chosen(request, spec, zones)
+            except BackendError as failure:
+                failure.nothing_done = self._absent(key)
+                raise
             return self._insert(request, spec, (place, name), call, zones=chosen, allowed=zones)
         spec = DiskSpec.of(request, self._compute.settings, like=disk)
         self._refuse_other(request, spec, disk, zones)
@@ -109,12 +111,23 @@ class Provisioner:
         place = f"regions/{self._compute.settings.region}" if spec.parameters.regional else f"zones/{ordered[0]}"
         return tuple(ordered[:count]), place
 
+    def _refuse_unusable(self, request: ProvisionRequest, spec: DiskSpec) -> None:
+        """Raise unless the snapshot that the disk is made from, if any, can be restored now."""
+        handle = request.source_snapshot
+        key = snapshot_key_from(handle) if handle is not None else None
+        if handle is None or key is None:
+            return
+        found = self._compute.snapshot(key)
+        refuse_unusable(seen(found, request.context) if found is not None else None, handle, spec.size)
+
     def _source(self, request: ProvisionRequest) -> Disk:
         """Return the disk that is to be copied. Raises RetryLater, NotFound."""
         key = disk_key_from(request.source_volume or "", self._compute.settings.project)
         source = self._compute.disk(key) if key is not None else None
         if source is None or source.state == "DELETING":
             raise NotFound(f"the disk {request.source_volume}, which is to be copied, does not exist (any more)")
+        if request.source_asset is not None and request.source_asset.owner is not None:
+            refuse_foreign(source, request.source_asset.owner)
         return source
 
     # --- the disk -----------------------------------------------------------------------------------------------

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from volplane import AdoptRequest, AssetPage, Done, ListedAsset, ListRequest, Ownership, Throttled
 from volplane.cloud import GIB, LABELS, Fences, HookCall, OfficialDriver, RetryLater
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
-from volplane_gce_pd.resources import Disk, disk_key, existing, request_id
+from volplane_gce_pd.resources import Disk, DiskSnapshot, disk_key, existing, request_id, unix_time
 
 _FOREIGN_LABELS = ("goog-gke-volume", "goog-k8s-cluster-name")
 """Labels by which other drivers mark what they make."""
-OFFICIAL = OfficialDriver(name="pd.csi.storage.gke.io", volume="kubernetes.io/created-for/pv/name")
-"""It writes this into the description, as JSON with other keys."""
+OFFICIAL = OfficialDriver(
+    name="pd.csi.storage.gke.io",
+    volume="kubernetes.io/created-for/pv/name",
+    snapshot="kubernetes.io/created-for/volumesnapshot/name",
+)
+"""It writes these into descriptions, as JSON with other keys. The name of a snapshot is that of the resource."""
+_OFFICIAL_TEXT = "GCE-PD CSI Driver"
+"""In descriptions of snapshots that it makes where it is not told the names of their objects."""
 _CREATED_BY = "storage.gke.io/created-by"
 _ADOPT_RETRY = 1.0
 
@@ -53,7 +58,7 @@ def _listed(compute: Compute, disk: Disk, request: ListRequest) -> ListedAsset:
         name=owner.volume_name if owner is not None else disk.name,
         capacity_bytes=disk.size * GIB,
         owner=owner,
-        created_at=_unix_time(disk.created),
+        created_at=unix_time(disk.created),
         attached_to=tuple("/".join(vm) for vm in disk.users),
         changed_in=str(LABELS.term(disk.labels) or ""),
     )
@@ -65,11 +70,8 @@ def _marks(disk: Disk) -> dict[str, str]:
     Where that names no volume, the disk's name is the volume's, as the official driver gives it. Anybody who may make
     disks writes descriptions.
     """
-    try:
-        written = json.loads(disk.description or "{}")
-    except (ValueError, RecursionError):
-        written = {}
-    of_official = isinstance(written, dict) and written.get(_CREATED_BY) == OFFICIAL.name
+    written = _written(disk.description)
+    of_official = written.get(_CREATED_BY) == OFFICIAL.name
     if not of_official and _FOREIGN_LABELS[0] not in disk.labels:
         return dict(disk.labels)
     name = written.get(OFFICIAL.volume) if of_official else None
@@ -77,11 +79,21 @@ def _marks(disk: Disk) -> dict[str, str]:
     return {**disk.labels, OFFICIAL.volume: (name if named else "") or disk.name}
 
 
-def _unix_time(text: str) -> float | None:
+def _written(description: str) -> dict[str, Any]:
+    """Return the JSON in a description; empty if there is none. Anybody who may make resources writes them."""
     try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
+        written = json.loads(description or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return written if isinstance(written, dict) else {}
+
+
+def snapshot_marks(snapshot: DiskSnapshot) -> dict[str, str]:
+    """Return the labels of a snapshot; of one that the official driver has made, its name as that driver's mark."""
+    written = _written(snapshot.description)
+    if written.get(_CREATED_BY) == OFFICIAL.name or _OFFICIAL_TEXT.lower() in snapshot.description.lower():
+        return {**snapshot.labels, OFFICIAL.snapshot: snapshot.name}
+    return dict(snapshot.labels)
 
 
 def adopt(compute: Compute, fences: Fences, request: AdoptRequest, call: HookCall) -> Done:

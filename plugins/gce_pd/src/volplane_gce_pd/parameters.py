@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from volplane import (
 )
 from volplane.cloud import GIB, size_in_gib
 from volplane_gce_pd.disk_types import DISK_TYPES, check_least_performance, check_performance
-from volplane_gce_pd.resources import FORCE_ATTACH, Disk, disk_key_from, key_of_version, snapshot_name_from
+from volplane_gce_pd.resources import FORCE_ATTACH, Disk, disk_key_from, key_of_version, snapshot_key_from
 from volplane_gce_pd.settings import Settings, check_labels
 
 MIB = 1 << 20
@@ -277,17 +277,7 @@ class ClassParameters:
     @cached_property
     def tag_values(self) -> dict[str, str]:
         """Return the tags of Resource Manager, from "parent/key" to the value. Raises InvalidArgument."""
-        tags: dict[str, str] = {}
-        for text in self.resource_tags:
-            match = _RESOURCE_TAG.fullmatch(text)
-            if match is None:
-                raise InvalidArgument(f"parameter resource-tags: {text!r} must look like parent/key/value")
-            tags[f"{match[1]}/{match[2]}"] = match[3]
-        if len(tags) > _MOST_RESOURCE_TAGS:
-            raise InvalidArgument(
-                f"parameter resource-tags: {len(tags)} tags, at most {_MOST_RESOURCE_TAGS} are possible"
-            )
-        return tags
+        return tag_values_of(self.resource_tags)
 
     @property
     def fs_type(self) -> str:
@@ -296,6 +286,21 @@ class ClassParameters:
 
 
 PARAMETERS = ParameterSchema.of(ClassParameters)
+
+
+def tag_values_of(resource_tags: Sequence[str]) -> dict[str, str]:
+    """Return the tags of Resource Manager in the parameter resource-tags, from "parent/key" to the value. Raises
+    InvalidArgument.
+    """
+    tags: dict[str, str] = {}
+    for text in resource_tags:
+        match = _RESOURCE_TAG.fullmatch(text)
+        if match is None:
+            raise InvalidArgument(f"parameter resource-tags: {text!r} must look like parent/key/value")
+        tags[f"{match[1]}/{match[2]}"] = match[3]
+    if len(tags) > _MOST_RESOURCE_TAGS:
+        raise InvalidArgument(f"parameter resource-tags: {len(tags)} tags, at most {_MOST_RESOURCE_TAGS} are possible")
+    return tags
 
 
 def attributes_of(parameters: Mapping[str, str]) -> dict[str, int]:
@@ -332,7 +337,7 @@ class DiskSpec:
     parameters: ClassParameters
     access_mode: str | None
     source: Mapping[str, str]
-    """Of `sourceSnapshot` or `sourceDisk`, by the field's name."""
+    """Of `sourceSnapshot`, `sourceImage` or `sourceDisk`, by the field's name."""
     demanded: ClassParameters
     """Without a VolumeAttributesClass."""
 
@@ -483,10 +488,13 @@ def _access_mode(request: ProvisionRequest, parameters: ClassParameters) -> str 
 
 def _source(request: ProvisionRequest, settings: Settings) -> dict[str, str]:
     if request.source_snapshot is not None:
-        name = snapshot_name_from(request.source_snapshot, settings.project)
-        if name is None:
-            raise NotFound(f"{request.source_snapshot!r} is no snapshot of project {settings.project!r}")
-        return {"source_snapshot": f"projects/{settings.project}/global/snapshots/{name}"}
+        found = snapshot_key_from(request.source_snapshot)
+        if found is None or found[0] not in (settings.project, *settings.snapshot_projects):
+            raise NotFound(
+                f"{request.source_snapshot!r} is no snapshot of project {settings.project!r}, nor of one of the option "
+                "snapshot_projects"
+            )
+        return {f"source_{found[1].removesuffix('s')}": request.source_snapshot}
     if request.source_volume is not None:
         key = disk_key_from(request.source_volume, settings.project)
         if key is None:

@@ -11,6 +11,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from volplane import Asset, InvalidArgument, NodeIdentity, NotFound, Ownership, VolumeIdentity, VolumeSource
@@ -24,6 +25,10 @@ DiskKey = tuple[str, str]
 """Place and name of a disk."""
 InstanceKey = tuple[str, str]
 """Zone and name of a virtual machine."""
+SnapshotKey = tuple[str, str, str]
+"""Project, kind (SNAPSHOTS or IMAGES) and name of a snapshot."""
+SNAPSHOTS, IMAGES = "snapshots", "images"
+"""Kinds of snapshots, as in URLs."""
 
 
 def _last(url: str) -> str:
@@ -84,7 +89,7 @@ class Disk:
             kms_key=message.disk_encryption_key.kms_key_name,
             access_mode=message.access_mode,
             replica_zones=tuple(_last(zone) for zone in message.replica_zones),
-            source=message.source_snapshot or message.source_disk,
+            source=message.source_snapshot or message.source_image or message.source_disk,
             confidential=bool(message.enable_confidential_compute),
             pool=message.storage_pool,
             created=message.creation_timestamp,
@@ -204,32 +209,51 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSnapshot:
-    """A snapshot."""
+    """A snapshot, or an image that is used as one."""
 
-    name: str
+    key: SnapshotKey
+    id: int
     size: int
     """Of its disk."""
     state: str
-    """One of CREATING, UPLOADING, READY, FAILED, DELETING."""
+    """One of CREATING (of images PENDING), UPLOADING, READY, FAILED, DELETING."""
     disk: str
-    """URL of its disk."""
+    """Handle of its disk; "" if it has none."""
+    disk_id: int
+    created: str
+    """As Compute Engine writes it."""
+    description: str
     labels: Mapping[str, str]
 
     @classmethod
-    def of(cls, message: Any) -> DiskSnapshot:
-        """Read the message compute.v1.Snapshot."""
+    def of(cls, message: Any, project: str, kind: str) -> DiskSnapshot:
+        """Read the message compute.v1.Snapshot or compute.v1.Image."""
         return cls(
-            name=message.name,
+            key=(project, kind, message.name),
+            id=int(message.id),
             size=int(message.disk_size_gb),
             state=message.status,
-            disk=message.source_disk,
+            disk=message.source_disk[max(message.source_disk.find("projects/"), 0) :],
+            disk_id=int(message.source_disk_id or 0),
+            created=message.creation_timestamp,
+            description=message.description,
             labels=dict(message.labels),
         )
 
     @property
-    def disk_key(self) -> DiskKey:
-        """Return the place and name of its disk."""
-        return _place_and_name(self.disk)
+    def name(self) -> str:
+        """Return its name."""
+        return self.key[2]
+
+    @property
+    def handle(self) -> str:
+        """Return the handle, as in `snapshotHandle` of the official driver."""
+        return snapshot_handle(self.key)
+
+    @property
+    def cutting(self) -> bool:
+        """Return whether its moment may lie ahead."""
+        return self.state in ("CREATING", "PENDING")
 
 
 def key_of_version(name: str) -> str:
@@ -269,7 +293,7 @@ def request_id(*parts: object) -> str:
 
 _HANDLE = re.compile(r"projects/([^/\s]+)/(zones|regions)/([a-z0-9-]+)/disks/([a-z][a-z0-9-]{0,62})")
 _INSTANCE = re.compile(r"gce://([^/\s]+)/([a-z0-9-]+)/([a-z][a-z0-9-]{0,62})")
-_SNAPSHOT = re.compile(r"projects/([^/\s]+)/global/snapshots/([a-z][a-z0-9-]{0,62})")
+_SNAPSHOT = re.compile(r"projects/([^/\s]+)/global/(snapshots|images)/([a-z][a-z0-9-]{0,62})")
 
 
 def disk_key_from(handle: str, project: str) -> DiskKey | None:
@@ -292,10 +316,23 @@ def disk_key(volume: VolumeIdentity, settings: Settings) -> DiskKey:
     return key
 
 
-def snapshot_name_from(handle: str, project: str) -> str | None:
-    """Return the name of the snapshot in a handle; None if it cannot be one of this project."""
+def snapshot_key_from(handle: str) -> SnapshotKey | None:
+    """Return the snapshot in a handle, of any project; None if the handle cannot be one."""
     match = _SNAPSHOT.fullmatch(handle)
-    return match[2] if match and match[1] == project else None
+    return (match[1], match[2], match[3]) if match else None
+
+
+def snapshot_handle(key: SnapshotKey) -> str:
+    """Return its handle."""
+    return f"projects/{key[0]}/global/{key[1]}/{key[2]}"
+
+
+def unix_time(text: str) -> float | None:
+    """Return a time that Compute Engine writes; None if it cannot be read."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
 
 
 def instance_key(node: NodeIdentity, project: str) -> InstanceKey | None:

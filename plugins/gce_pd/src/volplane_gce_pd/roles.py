@@ -13,15 +13,21 @@ from typing import Any
 from volplane_gce_pd.api import Method
 
 _MORE: Mapping[str, tuple[str, ...]] = {
-    "insert": (
+    "disks.insert": (
         "compute.disks.createTagBinding",
         "compute.disks.setLabels",
         "compute.disks.useReadOnly",
+        "compute.images.useReadOnly",
         "compute.snapshots.useReadOnly",
         "compute.storagePools.use",
     ),
-    "createSnapshot": ("compute.snapshots.create", "compute.snapshots.setLabels"),
-    "attachDisk": ("compute.disks.use", "compute.disks.useReadOnly"),
+    "snapshots.insert": (
+        "compute.disks.createSnapshot",
+        "compute.snapshots.createTagBinding",
+        "compute.snapshots.setLabels",
+    ),
+    "images.insert": ("compute.disks.useReadOnly", "compute.images.createTagBinding", "compute.images.setLabels"),
+    "instances.attachDisk": ("compute.disks.use", "compute.disks.useReadOnly"),
 }
 """What methods need beside their own permission (Compute Engine documentation, "IAM permissions for methods")."""
 _VERBS = {"insert": "create", "aggregatedList": "list"}
@@ -37,7 +43,7 @@ def custom_role() -> dict[str, Any]:
     for method in Method:
         service, _, name = method.partition(".")
         asset = "disks" if service == "regionDisks" else service
-        needed |= {f"compute.{asset}.{_VERBS.get(name, name)}", *_MORE.get(name, ())}
+        needed |= {f"compute.{asset}.{_VERBS.get(name, name)}", *_MORE.get(f"{asset}.{name}", ())}
     return {
         "title": "volplane gce_pd",
         "description": "Make, attach, change and delete disks for volumes of Kubernetes",

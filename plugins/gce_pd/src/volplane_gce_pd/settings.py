@@ -58,6 +58,13 @@ class Settings(DiskOptions):
     labels: Annotated[Mapping[str, str], Param("Labels for everything that is made, beside volplane's own.")] = field(
         default_factory=dict
     )
+    snapshot_projects: Annotated[
+        tuple[str, ...],
+        Param(
+            "Other projects whose snapshots and images may be restored. They are read with the driver's account, which "
+            "needs the right to use them there, and are never deleted.",
+        ),
+    ] = ()
     mutations_per_second: Annotated[
         int,
         Param(

@@ -128,7 +128,7 @@ class Behaviour:
     """How errors are reported that are found while an operation runs: "operation" = by the operation, "http" = by the
     answer to the call."""
     operation_seconds: Mapping[str, float] = field(
-        default_factory=lambda: {"attachDisk": 2.0, "detachDisk": 2.0, "createSnapshot": 5.0, "setLabels": 0.5}
+        default_factory=lambda: {"attachDisk": 2.0, "detachDisk": 2.0, "setLabels": 0.5}
     )
     """By the last part of a method's name, such as "insert"."""
     default_seconds: float = 1.0
@@ -146,8 +146,16 @@ class Behaviour:
     """Reason of the error of a full queue; seen was also resourceOperationRateExceeded."""
     snapshot_interval: float = 600.0
     """Seconds between two snapshots of a disk (Compute Engine documentation, "Snapshot frequency limits")."""
+    cut_seconds: float = 2.0
+    """How long a snapshot is CREATING."""
     upload_seconds: float = 20.0
-    """How long a snapshot is UPLOADING, after its operation has ended."""
+    """How long it is UPLOADING then; of an image, how long it is PENDING."""
+    ready_early_seconds: float = 0.0
+    """How long it is READY before its operation ends."""
+    restores_a_minute: int | None = None
+    """Of one snapshot or image, None = any number (gcp-compute-persistent-disk-csi-driver, issue 1847)."""
+    shared_projects: frozenset[str] = frozenset()
+    """Other projects whose snapshots and images can be read."""
     hyperdisk_interval: float = 14_400.0
     """Seconds between two changes of a hyperdisk (Compute Engine documentation, "Modify a Hyperdisk")."""
     calls_per_minute: Mapping[str, int] = field(default_factory=dict)

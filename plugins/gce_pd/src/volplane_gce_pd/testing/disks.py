@@ -113,14 +113,31 @@ def _check_key(project: Project, body: Params) -> None:
 
 
 def _source_size(project: Project, body: Params) -> int:
-    if "sourceSnapshot" in body:
-        snapshot = project.snapshot(str(body["sourceSnapshot"]).rpartition("/")[2])
-        if snapshot.status != "READY":
-            raise ComputeError("resourceNotReady", f"The resource '{snapshot.name}' is not ready")
-        return snapshot.size
+    for field, kind in (("sourceSnapshot", "snapshots"), ("sourceImage", "images")):
+        if field in body:
+            return _restored(project, str(body[field]), field, kind)
     if "sourceDisk" in body:
         return project.disk_at(str(body["sourceDisk"]), "resource.sourceDisk").size
     return 0
+
+
+def _restored(project: Project, url: str, field: str, kind: str) -> int:
+    """Return the size of the snapshot or image, of which a disk is made now."""
+    parts = url.removeprefix(URL).split("/")
+    if len(parts) != 5 or parts[0] != "projects" or parts[2:4] != ["global", kind]:
+        raise bad_request(f"resource.{field}", url, "The URL is malformed.")
+    snapshot, name = project.snapshot(parts[4], kind, parts[1]), project.behaviour.project
+    if snapshot.status != "READY":
+        raise ComputeError("resourceNotReady", f"The resource '{snapshot.path(name)}' is not ready")
+    most = project.behaviour.restores_a_minute
+    snapshot.restored = [at for at in snapshot.restored if at > project.now - 60.0]
+    if most is not None and len(snapshot.restored) >= most:
+        message = f"Operation rate exceeded for resource '{snapshot.path(name)}'."
+        raise ComputeError(
+            "resourceOperationRateExceeded", f"{message} Too frequent operations from the source resource."
+        )
+    snapshot.restored.append(project.now)
+    return snapshot.size
 
 
 def _check_copy(project: Project, place: str, kind: str, body: Params) -> None:

@@ -64,7 +64,8 @@ class FakeCompute(FakeCloud):
         behaviour, method = self.behaviour, METHODS[action]
         if behaviour.tokens is not None and caller not in behaviour.tokens:
             raise ComputeError("authError", "Request had invalid authentication credentials.")
-        if params["project"] != behaviour.project:
+        shared = behaviour.shared_projects if action.startswith(("snapshots.", "images.")) else frozenset()
+        if params["project"] not in {behaviour.project, *(shared if method.verb == "GET" else ())}:
             raise not_found(f"projects/{params['project']}")
         self._count(method.group)
         if behaviour.permissions is not None:
@@ -119,6 +120,12 @@ class FakeCompute(FakeCloud):
         """Return the snapshots by name. The records are live."""
         with self.locked_state() as project:
             return dict(project.snapshots)
+
+    @property
+    def images(self) -> dict[str, SnapshotRecord]:
+        """Return the images by name. The records are live."""
+        with self.locked_state() as project:
+            return dict(project.images)
 
     @property
     def operations(self) -> list[OperationRecord]:

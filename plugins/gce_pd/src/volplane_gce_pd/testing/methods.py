@@ -52,9 +52,10 @@ class Method:
     @property
     def handler(self) -> Handler:
         """Return what the fake does."""
-        if self.name.endswith(".delete"):
-            return snapshots.delete if self.name == "snapshots.delete" else disks.delete
-        return _HANDLERS[self.name.partition(".")[2]]
+        service, _, name = self.name.partition(".")
+        if service in ("snapshots", "images") and name in ("insert", "delete"):
+            return snapshots.insert if name == "insert" else snapshots.delete
+        return _HANDLERS[name]
 
     @property
     def permission(self) -> str:
@@ -115,7 +116,7 @@ _VERBS = {"insert": "create", "aggregatedList": "list"}
 _HANDLERS: Mapping[str, Handler] = {
     "aggregatedList": reads.aggregated_list,
     "attachDisk": instances.attach_disk,
-    "createSnapshot": snapshots.create_snapshot,
+    "delete": disks.delete,
     "detachDisk": instances.detach_disk,
     "get": reads.get,
     "insert": disks.insert,
@@ -139,9 +140,6 @@ def _of_disks(service: str, scope: str, kind: str) -> list[Method]:
         Method(f"{service}.update", "PATCH", one, f"Update{kind}Request", "Disk"),
         Method(f"{service}.resize", "POST", f"{one}/resize", f"Resize{kind}Request", f"{kind}sResizeRequest"),
         Method(f"{service}.setLabels", "POST", labels, f"SetLabels{kind}Request", f"{zone}SetLabelsRequest"),
-        Method(
-            f"{service}.createSnapshot", "POST", f"{one}/createSnapshot", f"CreateSnapshot{kind}Request", "Snapshot"
-        ),
     ]
 
 
@@ -156,7 +154,19 @@ def _of_operations(service: str, scope: str, kind: str) -> list[Method]:
 _PROJECT = "projects/{project}"
 _ZONE = f"{_PROJECT}/zones/{{zone}}"
 _VM = f"{_ZONE}/instances/{{instance}}"
-_SNAPSHOT = f"{_PROJECT}/global/snapshots/{{snapshot}}"
+
+
+def _of_snapshots(service: str, kind: str) -> list[Method]:
+    base = f"{_PROJECT}/global/{service}"
+    one = f"{base}/{{{kind.lower()}}}"
+    return [
+        Method(f"{service}.insert", "POST", base, f"Insert{kind}Request", kind),
+        Method(f"{service}.list", "GET", base, f"List{kind}sRequest", "", f"{kind}List"),
+        Method(f"{service}.get", "GET", one, f"Get{kind}Request", "", kind),
+        Method(f"{service}.delete", "DELETE", one, f"Delete{kind}Request"),
+    ]
+
+
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
@@ -182,8 +192,8 @@ METHODS: Mapping[str, Method] = {
         Method("instances.get", "GET", _VM, "GetInstanceRequest", "", "Instance"),
         Method("instances.attachDisk", "POST", f"{_VM}/attachDisk", "AttachDiskInstanceRequest", "AttachedDisk"),
         Method("instances.detachDisk", "POST", f"{_VM}/detachDisk", "DetachDiskInstanceRequest"),
-        Method("snapshots.get", "GET", _SNAPSHOT, "GetSnapshotRequest", "", "Snapshot"),
-        Method("snapshots.delete", "DELETE", _SNAPSHOT, "DeleteSnapshotRequest"),
+        *_of_snapshots("snapshots", "Snapshot"),
+        *_of_snapshots("images", "Image"),
         Method(
             "machineTypes.get",
             "GET",
@@ -204,14 +214,19 @@ _PATTERNS = [(method, method.pattern) for method in METHODS.values()]
 def permissions_for(method: Method, body: Mapping[str, Any]) -> list[str]:
     """Return what a caller needs for this call (Compute Engine documentation, "IAM permissions for methods")."""
     needed = [method.permission]
-    if method.name.endswith(".insert"):
+    tagged = bool(body.get("params", {}).get("resourceManagerTags"))
+    if method.name in ("snapshots.insert", "images.insert"):
+        kind = method.name.partition(".")[0]
+        needed.append("compute.disks.createSnapshot" if kind == "snapshots" else "compute.disks.useReadOnly")
+        needed += [f"compute.{kind}.setLabels"] if body.get("labels") else []
+        needed += [f"compute.{kind}.createTagBinding"] if tagged else []
+    elif method.name.endswith(".insert"):
         needed += ["compute.disks.setLabels"] if body.get("labels") else []
         needed += ["compute.snapshots.useReadOnly"] if "sourceSnapshot" in body else []
+        needed += ["compute.images.useReadOnly"] if "sourceImage" in body else []
         needed += ["compute.disks.useReadOnly"] if "sourceDisk" in body else []
         needed += ["compute.storagePools.use"] if "storagePool" in body else []
-        needed += ["compute.disks.createTagBinding"] if body.get("params", {}).get("resourceManagerTags") else []
-    elif method.name.endswith(".createSnapshot"):
-        needed += ["compute.snapshots.create", *(["compute.snapshots.setLabels"] if body.get("labels") else [])]
+        needed += ["compute.disks.createTagBinding"] if tagged else []
     elif method.name == "instances.attachDisk":
         needed.append("compute.disks.useReadOnly" if body.get("mode") == "READ_ONLY" else "compute.disks.use")
     return needed

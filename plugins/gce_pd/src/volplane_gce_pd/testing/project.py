@@ -118,6 +118,7 @@ class Project:
         self.disks: dict[tuple[str, str], DiskRecord] = {}
         self.instances: dict[tuple[str, str], InstanceRecord] = {}
         self.snapshots: dict[str, SnapshotRecord] = {}
+        self.images: dict[str, SnapshotRecord] = {}
         self.operations: dict[tuple[str, str], OperationRecord] = {}
         self.last_snapshot: dict[int, float] = {}
         """By id of the disk: when its last snapshot was begun."""
@@ -179,11 +180,13 @@ class Project:
             raise not_found(f"projects/{self.behaviour.project}/zones/{zone}/instances/{name}")
         return found
 
-    def snapshot(self, name: str) -> SnapshotRecord:
-        """Return the snapshot. Raises notFound."""
-        if name not in self.snapshots:
-            raise not_found(f"projects/{self.behaviour.project}/global/snapshots/{name}")
-        return self.snapshots[name]
+    def snapshot(self, name: str, kind: str = "snapshots", project: str = "") -> SnapshotRecord:
+        """Return the snapshot, or the image. project: of the call. Raises notFound."""
+        found = (self.images if kind == "images" else self.snapshots).get(name)
+        where = project or self.behaviour.project
+        if found is None or (found.project or self.behaviour.project) != where:
+            raise not_found(f"projects/{where}/global/{kind}/{name}")
+        return found
 
     # --- operations ---------------------------------------------------------------------------------------------
 
@@ -208,8 +211,11 @@ class Project:
         effect: Effect,
         *,
         vm: InstanceRecord | None = None,
+        seconds: float | None = None,
     ) -> OperationRecord:
-        """Start an operation. target: path of the resource. vm: in whose queue it waits for its turn."""
+        """Start an operation. target: path of the resource. vm: in whose queue it waits for its turn. seconds: how long
+        it runs, None = as the behaviour says of its method.
+        """
         number = self.number()
         operation = OperationRecord(
             place=place,
@@ -224,6 +230,7 @@ class Project:
             expires = self.now + self.behaviour.request_id_kept
             self.requests[given] = _Known(_canonical(method, params), operation, expires)
         running = _Running(self, operation, effect, vm, self.failing, stalled=self.stalled)
+        running.seconds = running.seconds if seconds is None else seconds
         waits = 0.0
         if vm is not None:
             vm.queued += 1

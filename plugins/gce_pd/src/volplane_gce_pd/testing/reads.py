@@ -28,8 +28,8 @@ def get(project: Project, method: str, params: Params) -> Json:
         return project.disk(place_of(params), params["disk"]).shown(name)
     if service == "instances":
         return project.instance(params["zone"], params["instance"]).shown(name)
-    if service == "snapshots":
-        return project.snapshot(params["snapshot"]).shown(name)
+    if service in ("snapshots", "images"):
+        return project.snapshot(params[service.removesuffix("s")], service, params["project"]).shown(name)
     if service == "machineTypes":
         return _machine_type(project, params["zone"], params["machineType"])
     place = "global" if service == "globalOperations" else place_of(params)
@@ -54,6 +54,10 @@ def list_some(project: Project, method: str, params: Params) -> Json:
     if service == "zones":
         items: Iterable[Json] = (_zone(project, zone) for zone in project.behaviour.zones)
         return _page(project, items, params, "compute#zoneList")
+    if service in ("snapshots", "images"):
+        table = project.images if service == "images" else project.snapshots
+        items = (each.shown(name) for each in table.values() if (each.project or name) == params["project"])
+        return _page(project, items, params, f"compute#{service.removesuffix('s')}List")
     place = "global" if service == "globalOperations" else place_of(params)
     if place != "global":
         project.require_place(place)

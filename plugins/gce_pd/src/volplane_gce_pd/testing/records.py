@@ -75,7 +75,7 @@ class DiskRecord:
         }
         copied = ("description", "accessMode", "storagePool", "enableConfidentialCompute", "diskEncryptionKey")
         shown |= {key: self.wanted[key] for key in copied if key in self.wanted}
-        for key in ("sourceSnapshot", "sourceDisk"):
+        for key in ("sourceSnapshot", "sourceImage", "sourceDisk"):
             if key in self.wanted:
                 shown[key] = URL + str(self.wanted[key]).removeprefix(URL)
         if "replicaZones" in self.wanted:
@@ -136,8 +136,16 @@ class InstanceRecord:
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotRecord:
-    """A snapshot."""
+    """A snapshot or an image."""
 
+    kind: str = "snapshots"
+    """Or images."""
+    project: str = ""
+    """Another project that shares it; "" = this one."""
+    wanted: Json = field(default_factory=dict)
+    """The body it was inserted with."""
+    restored: list[float] = field(default_factory=list)
+    """When disks were made from it."""
     name: str
     id: int
     size: int
@@ -150,10 +158,15 @@ class SnapshotRecord:
     description: str = ""
     labels: dict[str, str] = field(default_factory=dict)
 
+    def path(self, project: str) -> str:
+        """Return its relative URL."""
+        return f"projects/{self.project or project}/global/{self.kind}/{self.name}"
+
     def shown(self, project: str) -> Json:
         """Return the snapshot as in answers."""
+        copied = ("storageLocations", *(("family",) if self.kind == "images" else ()))
         return {
-            "kind": "compute#snapshot",
+            "kind": f"compute#{self.kind.removesuffix('s')}",
             "id": str(self.id),
             "name": self.name,
             "diskSizeGb": str(self.size),
@@ -161,8 +174,9 @@ class SnapshotRecord:
             "sourceDisk": URL + self.disk,
             "sourceDiskId": str(self.disk_id),
             "creationTimestamp": self.created,
-            "selfLink": f"{URL}projects/{project}/global/snapshots/{self.name}",
+            "selfLink": URL + self.path(project),
             "labelFingerprint": fingerprint(self.labels),
+            **{key: self.wanted[key] for key in copied if key in self.wanted},
             **({"description": self.description} if self.description else {}),
             **({"labels": dict(self.labels)} if self.labels else {}),
         }
