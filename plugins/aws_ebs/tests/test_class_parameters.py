@@ -188,6 +188,7 @@ def test_the_rate_of_initialization_is_for_volumes_from_snapshots(region: Any) -
     source = region.provision(parameters=typed(volumeInitializationRate="200"))
     assert region.fake.volumes[source.handle].initialization_rate is None
     snapshot = region.snapshot(source)
+    region.ready(snapshot.handle)
     copy = region.provision("u2", source_snapshot=snapshot.handle, parameters=typed(volumeInitializationRate="200"))
     assert region.fake.volumes[copy.handle].initialization_rate == 200
 
@@ -195,6 +196,7 @@ def test_the_rate_of_initialization_is_for_volumes_from_snapshots(region: Any) -
 def test_a_volume_is_attached_when_its_contents_are_there_if_its_class_says_so(new_region: Any) -> None:
     region = new_region(Behaviour(initialize_seconds=600.0))
     snapshot = region.snapshot(region.provision())
+    region.ready(snapshot.handle)
     parameters = typed(blockAttachUntilInitialized="true")
     asset = region.provision("u2", source_snapshot=snapshot.handle, parameters=parameters)
     fields = {**asset.source.fields, "volumeAttributes": asset.attributes}

@@ -67,7 +67,7 @@ def test_every_condition_on_a_mark_names_this_cluster_and_no_pattern() -> None:
                 if key.endswith("/volplane.dev/cluster"):
                     assert (operator, value) in {("StringEquals", "cluster-1"), ("StringEqualsIfExists", "cluster-1")}
                     found.append(statement["Sid"])
-    assert len(found) == 8
+    assert len(found) == 9
 
 
 def test_only_marks_of_a_former_cluster_that_is_named_may_be_replaced() -> None:
@@ -123,8 +123,14 @@ class Judge:
     def resources(self, action: str, given: Any) -> list[str]:
         if action.startswith("Describe"):
             return ["*"]
-        made = {"CreateVolume": "volume/*", "CreateSnapshot": "snapshot/*"}.get(action)
-        ids = [given.get("VolumeId"), given.get("SnapshotId"), given.get("InstanceId"), *given.get("Resources", ())]
+        made = {"CreateVolume": "volume/*", "CopyVolumes": "volume/*", "CreateSnapshot": "snapshot/*"}.get(action)
+        ids = [
+            given.get("VolumeId"),
+            given.get("SourceVolumeId"),
+            given.get("SnapshotId"),
+            given.get("InstanceId"),
+            *given.get("Resources", ()),
+        ]
         kinds = {"vol": "volume", "snap": "snapshot", "i": "instance"}
         named = [f"{kinds[id_.partition('-')[0]]}/{id_}" for id_ in ids if id_]
         return [f"arn:aws:ec2:r:1:{each}" for each in ([made] if made else []) + named]
@@ -176,6 +182,8 @@ def test_a_whole_life_needs_no_more_than_the_policy(region: Any) -> None:
     region.modify(asset, tagDeletion_1="team")
     region.detach(asset, node, fence="2/b/lease")
     shared = {"access_modes": (AccessMode.READ_WRITE_MANY,), "volume_mode": VolumeMode.BLOCK}
+    region.ready(snapshot.handle)
+    clone = region.provision("u4", 30 * GIB, source_volume=asset.handle)
     copy = region.provision(
         "u2", 20 * GIB, source_snapshot=snapshot.handle, parameters={"type": "io2", "iops": 500}, **shared
     )
@@ -189,6 +197,7 @@ def test_a_whole_life_needs_no_more_than_the_policy(region: Any) -> None:
     region.listed()
     region.probe()
     region.delete(copy, "u3")
+    region.delete(clone, "u4")
     region.delete(asset)
     region.find_snapshot(snapshot.handle)
     region.listed_snapshots()

@@ -172,11 +172,6 @@ def test_only_io_volumes_in_block_mode_are_shared(region: Any) -> None:
         region.provision("u3", size=20 * GIB, parameters={"type": "io2", "iops": 500}, access_modes=modes)
 
 
-def test_a_copy_of_a_volume_is_not_offered(region: Any) -> None:
-    with pytest.raises(Unsupported, match="snapshot"):
-        region.provision(source_volume="vol-0123456789abcdef0")
-
-
 def test_another_demand_by_the_same_name_says_how_it_differs(region: Any) -> None:
     asset = region.provision()
     with pytest.raises(

@@ -24,6 +24,7 @@ class Action(StrEnum):
     """Every action that the driver calls, of EC2 unless it says STS. The IAM policy is derived from this list."""
 
     ATTACH_VOLUME = "AttachVolume"
+    COPY_VOLUMES = "CopyVolumes"
     CREATE_SNAPSHOT = "CreateSnapshot"
     CREATE_TAGS = "CreateTags"
     CREATE_VOLUME = "CreateVolume"
@@ -55,9 +56,9 @@ class Action(StrEnum):
     def repeatable(self) -> bool:
         """Return whether two calls with the same parameters leave what one leaves.
 
-        CreateVolume has a client token. AttachVolume, CreateSnapshot and ModifyVolume have none (Amazon EC2 Developer
-        Guide, "Ensuring idempotency in Amazon EC2 API requests"): if the answer to a first call is lost, a second one
-        is refused, creates another snapshot, or uses up one of the volume's changes of the day.
+        CreateVolume and CopyVolumes have a client token. AttachVolume, CreateSnapshot and ModifyVolume have none
+        (Amazon EC2 Developer Guide, "Ensuring idempotency in Amazon EC2 API requests"): if the answer to a first call
+        is lost, a second one is refused, creates another snapshot, or uses up one of the volume's changes of the day.
         """
         return self not in (Action.ATTACH_VOLUME, Action.CREATE_SNAPSHOT, Action.MODIFY_VOLUME)
 

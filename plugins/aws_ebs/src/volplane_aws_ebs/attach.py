@@ -142,7 +142,7 @@ class Attacher:
             raise NotFound(
                 f"instance {instance} of node {request.node.name} {state}", code="InvalidInstanceID.NotFound"
             )
-        if _waits_for_contents(request.volume) and volume.snapshot:
+        if _waits_for_contents(request.volume) and volume.filled_later:
             self._require_initialized(volume.id)
         if target.zone != volume.zone:
             raise InvalidArgument(
@@ -167,7 +167,7 @@ class Attacher:
         raise RetryLater(self._ec2.batches.volumes.next_poll(volume.id, after=_FIRST_POLL))
 
     def _require_initialized(self, volume: str) -> None:
-        """Raise RetryLater while EC2 still reads the volume's contents from its snapshot."""
+        """Raise RetryLater while EC2 still reads the volume's contents from its snapshot, or the volume it copies."""
         if self._initialized.get(volume):
             return
         statuses = self._ec2.read(Action.DESCRIBE_VOLUME_STATUS, VolumeIds=[volume]).get("VolumeStatuses", ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from volplane import (
     Absent,
@@ -52,6 +52,7 @@ class AwsEbsBackend(DiskBackend):
     distribution: ClassVar[str] = "volplane-aws-ebs"
     class_parameters: ClassVar[ParameterSchema] = PARAMETERS
     disk: ClassVar[str] = "volume"
+    clones: ClassVar[Literal["", "in place", "anywhere"]] = "in place"
     settle_seconds: ClassVar[float] = SETTLE_SECONDS
     largest_gib: ClassVar[int] = LARGEST_GIB
     predecessor: ClassVar[Predecessor] = Predecessor(pods="app=ebs-csi-controller")

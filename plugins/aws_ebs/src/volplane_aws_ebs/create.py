@@ -17,12 +17,23 @@ from volplane import (
     BackendError,
     InProgress,
     InvalidArgument,
+    NotFound,
     Ownership,
     ProvisionRequest,
     ResourceExhausted,
     Unavailable,
 )
-from volplane.cloud import TAGS, BoundedCache, HookCall, RetryLater, csi_source, zones_for
+from volplane.cloud import (
+    TAGS,
+    BoundedCache,
+    HookCall,
+    RetryLater,
+    csi_source,
+    refuse_other_zone,
+    refuse_smaller,
+    refuse_unusable,
+    zones_for,
+)
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ceilings import Ceilings
@@ -30,6 +41,7 @@ from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.errors import outcome_unknown, volume_failed, volume_vanished
 from volplane_aws_ebs.resources import Ec2Volume, asset_from, place, zone_parameter
 from volplane_aws_ebs.settings import check_tag_count
+from volplane_aws_ebs.snapshots import seen
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_spec import VolumeSpec
 
@@ -69,6 +81,8 @@ class _Creation:
     """The volume of the client token is proven to be gone, so the token is of no more use."""
     reported: bool = False
     """An error has reported that the volume is probably gone."""
+    source: str = ""
+    """What it is made from and its key, for messages."""
     token_refused: float | None = None
     """Since when EC2 refuses the client token."""
 
@@ -143,28 +157,66 @@ class Provisioner:
         """Call CreateVolume. Raises RetryLater for the first look at the volume."""
         if creation.token_used_up:
             return self._next_attempt(request, creation)
+        try:
+            zones = self._zones_of_source(request, spec, creation, zones)
+        except BackendError as failure:
+            failure.nothing_done = self._ec2.clock() >= creation.uncertain_until
+            raise
         zone = choose_zone(zones, _texts(request.context.state.get("full")))
         wanted = spec.create_volume_parameters()
         if spec.iops is not None:
             wanted["Iops"] = self._ceilings.capped(spec.parameters.volume_type, zone, spec.iops, call)
+        where = {} if spec.copied else zone_parameter(self._ec2.settings, zone)
         try:
             answer = self._ec2.change(
-                Action.CREATE_VOLUME,
+                Action.COPY_VOLUMES if spec.copied else Action.CREATE_VOLUME,
                 request.name,
                 call,
                 ClientToken=ownership_tags.client_token(request.owner, creation.attempt),
                 TagSpecifications=ownership_tags.tag_specifications("volume", self._tags(request, spec)),
-                **zone_parameter(self._ec2.settings, zone),
+                **where,
                 **wanted,
             )
         except AwsError as error:
             return self._create_failed(request, creation, error, zone, zones)
-        created = Ec2Volume.of(answer)
+        created = Ec2Volume.of(answer["Volumes"][0] if spec.copied else answer)
         creation.volume, creation.spec, creation.since = created.id, spec.digest, self._ec2.clock()
         creation.shown, creation.reported, creation.token_refused = False, False, None
         self._ec2.batches.volumes.invalidate(created.id)
         self._ec2.batches.names.invalidate((request.owner.cluster_id, request.name))
         raise RetryLater(self._ec2.batches.volumes.next_poll(created.id, after=_FIRST_POLL))
+
+    def _zones_of_source(
+        self, request: ProvisionRequest, spec: VolumeSpec, creation: _Creation, zones: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Return the zones in which the volume can be made, which of a copy is that of its source.
+
+        Raises RetryLater, too, and unless the snapshot or volume that it is made from, if any, can be used now.
+        """
+        if spec.snapshot is not None:
+            found = self._ec2.snapshot(spec.snapshot)
+            shown = seen(self._ec2.settings, found, request.context) if found is not None else None
+            refuse_unusable(shown, spec.snapshot, spec.size)
+            if found is not None:
+                spec.refuse_source(found)
+                creation.source = f"{found.id}, under KMS key {found.kms_key}" if found.kms_key else ""
+        if spec.copied is None:
+            return zones
+        source = self._ec2.volume(spec.copied)
+        if source is None or source.being_deleted:
+            raise NotFound(
+                f"volume {spec.copied}, which is to be copied, does not exist (any more)", code="InvalidVolume.NotFound"
+            )
+        if request.source_asset is not None and request.source_asset.owner is not None:
+            ownership_tags.refuse_foreign(source.id, source.tags, request.source_asset.owner)
+        if source.state not in ("available", "in-use"):
+            raise Unavailable(f"volume {source.id} is {source.state}: it is copied when it is available")
+        refuse_smaller(source.id, source.size, spec.size)
+        spec.refuse_source(source)
+        zone = place(self._ec2.settings, source)
+        refuse_other_zone(source.id, zone, zones, selected=request.segment is not None)
+        creation.source = f"{source.id}, under KMS key {source.kms_key}" if source.kms_key else ""
+        return (zone,)
 
     def _tags(self, request: ProvisionRequest, spec: VolumeSpec) -> dict[str, str]:
         claim, parameters = request.claim, spec.parameters
@@ -193,8 +245,6 @@ class Provisioner:
             creation.uncertain_until = max(creation.uncertain_until, now + SETTLE_SECONDS)
         if error.code == "IdempotentParameterMismatch":
             return self._token_refused(request, creation, now)
-        if error.code == "IncorrectState" and "snapshot" in error.message.lower():
-            raise RetryLater(_LONGEST_PAUSE)  # The snapshot is not complete yet.
         doing = f"make a volume for {request.name} in zone {zone}"
         failure = self._ec2.backend_error(error, doing)
         settled = now >= creation.uncertain_until
@@ -235,10 +285,10 @@ class Provisioner:
         volume = self._ec2.volume(id_)
         if volume is None:
             if creation.shown or age > SETTLE_SECONDS:
-                return self._gone(request, creation, volume_vanished(id_, spec.parameters.kms_key, creation.attempt))
+                return self._gone(request, creation, self._vanished(spec, creation))
             if age > _UNSEEN_SECONDS and not creation.reported:
                 creation.reported = True
-                raise volume_vanished(id_, spec.parameters.kms_key, creation.attempt)
+                raise self._vanished(spec, creation)
             raise RetryLater(self._ec2.batches.volumes.next_poll(id_, after=_pause(age)))
         creation.shown = True
         if volume.being_deleted:
@@ -255,6 +305,10 @@ class Provisioner:
         self._creations.drop(_key(request.owner))
         source = csi_source(self._ec2.settings, id_, request.volume_mode, spec.parameters.fs_type)
         return asset_from(self._ec2.settings, volume, source, driver=request.context.driver, attributes=spec.attributes)
+
+    @staticmethod
+    def _vanished(spec: VolumeSpec, creation: _Creation) -> BackendError:
+        return volume_vanished(creation.volume, spec.parameters.kms_key, creation.attempt, source=creation.source)
 
     def _gone(self, request: ProvisionRequest, creation: _Creation, error: BackendError) -> InProgress:
         """Raise once that the volume is gone for certain, then use the next client token."""

@@ -279,12 +279,13 @@ def outcome_unknown(error: CloudError) -> bool:
     return _TABLE.in_doubt(error)
 
 
-def volume_vanished(volume: str, kms_key: str | None, before: int) -> BackendError:
+def volume_vanished(volume: str, kms_key: str | None, before: int, *, source: str = "") -> BackendError:
     """Return the error of a volume that EC2 created and deleted again, as it does when it may not use the KMS key.
 
-    before: how often that happened before, for the retry time.
+    before: how often that happened before, for the retry time. source: what it is made from, whose key is needed, too.
     """
     key = f"KMS key {kms_key}" if kms_key else "the account's default KMS key for EBS"
+    key += f" (or that of {source}; another account that owns it must grant its use)" if source else ""
     return PermissionDenied(
         f"volume {volume} vanished while it was being made: nearly always {key} does not exist, is disabled, or may "
         "not be used by the driver's role, which needs kms:Decrypt, kms:GenerateDataKeyWithoutPlaintext and "

@@ -45,7 +45,8 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
         "Version": "2012-10-17",
         "Statement": [
             _statement("Look", reads, ["*"]),
-            _statement("MakeMarkedVolumes", [Action.CREATE_VOLUME], [volume], tagging),
+            _statement("MakeMarkedVolumes", [Action.CREATE_VOLUME, Action.COPY_VOLUMES], [volume], tagging),
+            _statement("CopyMarkedVolumes", [Action.COPY_VOLUMES], [volume], tagged),
             _statement("MakeVolumesFromSnapshots", [Action.CREATE_VOLUME], snapshots),
             _statement(
                 "ChangeMarkedVolumes",
@@ -61,7 +62,15 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
                 "MarkWhatIsMade",
                 [Action.CREATE_TAGS],
                 [volume, *snapshots],
-                {"StringEquals": {"ec2:CreateAction": [str(Action.CREATE_VOLUME), str(Action.CREATE_SNAPSHOT)]}},
+                {
+                    "StringEquals": {
+                        "ec2:CreateAction": [
+                            str(Action.COPY_VOLUMES),
+                            str(Action.CREATE_VOLUME),
+                            str(Action.CREATE_SNAPSHOT),
+                        ]
+                    }
+                },
             ),
             _statement(
                 "TagForClasses", [Action.CREATE_TAGS, Action.DELETE_TAGS], [volume], _other_tags_of_marked(cluster)

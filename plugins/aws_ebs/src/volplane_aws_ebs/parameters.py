@@ -131,7 +131,8 @@ class ClassParameters:
     block_until_initialized: Annotated[
         bool,
         Param(
-            "Attach a volume that was made from a snapshot only when all of it has been read from there.",
+            "Attach a volume that was made from a snapshot or another volume only when all of it has been read from "
+            "there.",
             name=BLOCK_UNTIL_INITIALIZED,
         ),
     ] = False

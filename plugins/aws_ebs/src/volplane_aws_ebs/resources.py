@@ -46,6 +46,8 @@ class Ec2Volume:
     encrypted: bool = False
     kms_key: str | None = None
     snapshot: str = ""
+    source: str = ""
+    """The volume that it is a copy of."""
     multi_attach: bool = False
     initialization_rate: int | None = None
     zone_id: str = ""
@@ -67,6 +69,7 @@ class Ec2Volume:
             encrypted=response.get("Encrypted", False),
             kms_key=response.get("KmsKeyId"),
             snapshot=response.get("SnapshotId", ""),
+            source=response.get("SourceVolumeId", ""),
             multi_attach=response.get("MultiAttachEnabled", False),
             initialization_rate=response.get("VolumeInitializationRate"),
             zone_id=response.get("AvailabilityZoneId", ""),
@@ -83,6 +86,11 @@ class Ec2Volume:
     def being_deleted(self) -> bool:
         """Return whether DeleteVolume was accepted, which cannot be undone."""
         return self.state in ("deleting", "deleted")
+
+    @property
+    def filled_later(self) -> bool:
+        """Return whether its contents are read from a snapshot or another volume after it is available."""
+        return bool(self.snapshot or self.source)
 
     @property
     def available(self) -> bool:

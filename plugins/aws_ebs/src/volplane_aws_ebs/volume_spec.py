@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from volplane import AccessMode, InvalidArgument, ProvisionRequest, Unsupported, VolumeMode, read_parameters
+from volplane import AccessMode, InvalidArgument, NotFound, ProvisionRequest, Unsupported, VolumeMode, read_parameters
 from volplane.cloud import GIB, size_in_gib
 from volplane_aws_ebs.attributes_class import AttributesClass
 from volplane_aws_ebs.parameters import ClassParameters
-from volplane_aws_ebs.resources import Ec2Volume
+from volplane_aws_ebs.resources import Ec2Snapshot, Ec2Volume, volume_id_from
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, check_throughput
 
 _MULTI_NODE = frozenset({AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY})
@@ -28,6 +28,8 @@ class VolumeSpec:
     iops: int | None
     snapshot: str | None
     """The source, if any."""
+    copied: str | None
+    """The volume that is copied, if any."""
     multi_attach: bool
     attributes: Mapping[str, str]
     """For the node plugin."""
@@ -50,13 +52,17 @@ class VolumeSpec:
         except (InvalidArgument, Unsupported):  # The class alone is not enough.
             given = {key: str(value) for key, value in request.parameters.items()}
             demand = {"Size": spec.size, "SnapshotId": spec.snapshot, "Class": given}
+            demand |= {"SourceVolumeId": spec.copied} if spec.copied else {}
         return replace(spec, demand=demand)
 
     @classmethod
     def _of(cls, request: ProvisionRequest, mutable: AttributesClass) -> VolumeSpec:
         parameters = read_parameters(ClassParameters, mutable.over(request.parameters))
-        if request.source_volume is not None:
-            raise Unsupported("volumes cannot be made from other volumes; make a snapshot and a volume from that")
+        if request.source_volume is not None and parameters.snapshot is not None:
+            raise InvalidArgument(
+                f"parameter snapshotId is {parameters.snapshot!r}: a copy of a volume is not made from a snapshot; use "
+                "another class"
+            )
         size = size_in_gib(request.capacity_bytes)
         low, high = VOLUME_TYPES[parameters.volume_type].sizes
         if not low <= size <= high:
@@ -73,13 +79,14 @@ class VolumeSpec:
             parameters=parameters,
             iops=iops,
             snapshot=request.source_snapshot or parameters.snapshot,
+            copied=_source_volume(request),
             multi_attach=_multi_attach(request, parameters),
             attributes=parameters.node_attributes(request.volume_mode),
             mutable=mutable,
         )
 
     def create_volume_parameters(self) -> dict[str, Any]:
-        """Return the parameters of CreateVolume that describe the volume."""
+        """Return the parameters of CreateVolume, or of CopyVolumes, that describe the volume."""
         wanted: dict[str, Any] = {
             "Size": self.size,
             "VolumeType": self.parameters.volume_type,
@@ -88,10 +95,19 @@ class VolumeSpec:
             "Encrypted": self.parameters.create_encrypted,
             "KmsKeyId": self.parameters.kms_key,
             "SnapshotId": self.snapshot,
+            "SourceVolumeId": self.copied,
             "VolumeInitializationRate": self.parameters.initialization_rate if self.snapshot else None,
             "MultiAttachEnabled": True if self.multi_attach else None,
         }
         return {name: value for name, value in wanted.items() if value is not None}
+
+    def refuse_source(self, source: Ec2Snapshot | Ec2Volume) -> None:
+        """Raise InvalidArgument for a volume without encryption of what is encrypted: EC2 makes none."""
+        if source.encrypted and self.parameters.create_encrypted is False:
+            raise InvalidArgument(
+                f"parameter encrypted is 'false', and {source.id} is encrypted: what is made from it is, too; use "
+                "another class"
+            )
 
     @property
     def digest(self) -> str:
@@ -108,6 +124,7 @@ class VolumeSpec:
             "Throughput": volume.throughput,
         }
         found |= {"Encrypted": volume.encrypted, "KmsKeyId": volume.kms_key, "SnapshotId": volume.snapshot or None}
+        found |= {"SourceVolumeId": volume.source or None}
         found |= {"MultiAttachEnabled": volume.multi_attach, "VolumeInitializationRate": volume.initialization_rate}
         differences = [
             f"{name} {found[name]} instead of {value}"
@@ -115,6 +132,16 @@ class VolumeSpec:
             if found[name] != value
         ]
         return ", ".join(differences) or "it was asked for with other parameters"
+
+
+def _source_volume(request: ProvisionRequest) -> str | None:
+    """Return the id of the volume that is to be copied. Raises NotFound for a handle that is none of EBS."""
+    if request.source_volume is None:
+        return None
+    id_ = volume_id_from(request.source_volume)
+    if id_ is None:
+        raise NotFound(f"{request.source_volume!r}, which is to be copied, is no volume of EBS")
+    return id_
 
 
 def _multi_attach(request: ProvisionRequest, parameters: ClassParameters) -> bool:
