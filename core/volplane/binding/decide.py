@@ -36,6 +36,7 @@ from volplane.kube.objects import Claim, ObjectReference, StorageClass, Volume
 from volplane.kube.quantity import parse
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import (
+    NOT_FROM_SOURCE,
     capacity_of,
     class_of_claim,
     demand_of,
@@ -144,7 +145,7 @@ def decide_bound(claim: Claim, cluster: ClusterState) -> Bind | Action:
         if volume.spec.claim_ref is None and trashed(volume) is None:
             # The volume lost its reference, or is another one that has the name of a lost one.
             enough = capacity_of(volume) >= held_by(claim) > 0
-            why = refusal(volume, claim, ignoring=("deletion", "attributes", *(("size",) if enough else ())))
+            why = refusal(volume, claim, ignoring=("deletion", "attributes", "source", *(("size",) if enough else ())))
             unlike = f'Volume "{volume.name}" is not the one that this claim was bound to: {why}. '
             return _lost(claim, "ClaimLost", unlike + "Data on the volume is lost!") if why else Bind(volume)
         if reference_is(volume.spec.claim_ref, claim):
@@ -387,6 +388,8 @@ def wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
 def _what_is_near(claim: Claim, cluster: ClusterState) -> str:
     """Return what the available volumes of the right class and mode lack, in numbers; "" if there are none."""
     demand = demand_of(claim)
+    if demand.has_source:
+        return f"; {NOT_FROM_SOURCE}"
     near = cluster.free.candidates(demand.place, _LOOKED_AT)
     if not near:
         return ""

@@ -192,9 +192,12 @@ class ResourceRequests(Fields):
 
 
 class TypedReference(Fields):
+    """api_group: None = core, as the API server writes it. namespace: of `dataSourceRef`; None = the claim's."""
+
     kind: str = ""
     name: str = ""
     api_group: str | None = None
+    namespace: str | None = None
 
 
 class ClaimSpec(Fields):

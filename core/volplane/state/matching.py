@@ -19,13 +19,14 @@ import msgspec
 from sortedcontainers import SortedList
 
 from volplane.kube import names
-from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, Volume
+from volplane.kube.objects import Claim, KubeObject, LabelSelector, ObjectReference, TypedReference, Volume
 from volplane.kube.quantity import LARGEST_SIZE, parse
 from volplane.state.records import trashed
 
 G = TypeVar("G")
 S = TypeVar("S")
 E = TypeVar("E")
+NOT_FROM_SOURCE = "the claim has a data source, so it gets only a volume whose spec.claimRef names it"
 MODE_ORDER = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 
 
@@ -42,11 +43,13 @@ class Demand(msgspec.Struct, frozen=True, dict=True):
     access_modes: frozenset[str]
     request: int
     selector: LabelSelector | None
+    has_source: bool = False
+    """What is in the volume has to come from somewhere: no volume suits that others may take as well."""
 
     def accepts(self, volume: Volume) -> bool:
-        """Return whether a large enough volume of the same place has the access modes and labels."""
+        """Return whether a free, large enough volume of the same place has the access modes and labels."""
         modes = volume.spec.access_modes or ()
-        if not self.access_modes.issubset(modes):
+        if self.has_source or not self.access_modes.issubset(modes):
             return False
         return self.selector is None or self._filter(volume.metadata.labels or {})
 
@@ -96,12 +99,18 @@ def place_of(item: Claim | Volume) -> Place:
     return Place(class_of_claim(item) or "", mode_of(item), item.spec.volume_attributes_class_name or "")
 
 
+def source_of(claim: Claim) -> TypedReference | None:
+    """Return what the volume is to be made of; None = it is to be empty."""
+    return claim.spec.data_source_ref or claim.spec.data_source
+
+
 def demand_of(claim: Claim) -> Demand:
     return Demand(
         place=place_of(claim),
         access_modes=frozenset(claim.spec.access_modes or ()),
         request=request_of(claim),
         selector=claim.spec.selector,
+        has_source=source_of(claim) is not None,
     )
 
 
@@ -168,7 +177,7 @@ def refers_to(volume: Volume, claim: KubeObject) -> bool:
 def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> str:
     """Return why the volume cannot be bound to the claim, by the first check that fails; "": it can.
 
-    ignoring: the checks to skip: deletion, size, class, attributes, mode, access.
+    ignoring: the checks to skip: deletion, size, class, attributes, mode, access, source.
     """
     offered, wanted = place_of(volume), place_of(claim)
     modes = set(claim.spec.access_modes or ())
@@ -179,6 +188,7 @@ def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> 
         ("attributes", offered.attributes_class != wanted.attributes_class, "volumeAttributesClassName does not match"),
         ("mode", offered.volume_mode != wanted.volume_mode, "incompatible volumeMode"),
         ("access", not modes.issubset(volume.spec.access_modes or ()), "incompatible accessMode"),
+        ("source", source_of(claim) is not None and not reference_is(volume.spec.claim_ref, claim), NOT_FROM_SOURCE),
     )
     for name, fails, why in checks:
         if fails and name not in ignoring:
@@ -280,7 +290,7 @@ class FreeVolumes:
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
         """Return the smallest free volume that fits, with the fewest access modes. Skips those held by others."""
         candidates = self._candidates.get(demand.place)
-        if not candidates:
+        if not candidates or demand.has_source:
             return None
         held_by_others = {name for key, name in self._held.items() if key != claim_key}
         buckets = [(len(modes), modes) for modes in candidates if demand.access_modes.issubset(modes)]
@@ -335,6 +345,8 @@ class WaitingClaims:
         if known is not None and known[0] == demand:
             return
         self.discard(claim.key)
+        if demand.has_source:
+            return  # No free volume suits it, and at the head of a queue it would keep one from the others.
         rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
         self.claims[claim.key] = (demand, rank)
         if claim.key not in self._offers:
