@@ -25,8 +25,9 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
+from volplane.snapshots import source as sources
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import class_of_claim, mode_of, reference_to, refers_to, request_of, too_large
+from volplane.state.matching import class_of_claim, mode_of, reference_to, refers_to, request_of, source_of, too_large
 from volplane.state.naming import (
     affinity_of,
     handle_in,
@@ -82,12 +83,9 @@ def decide_provision(
         return _without_driver(claim, storage_class, cluster, terms)
     if made is not None:
         return _volume_exists(claim, made, cluster)
-    if claim.spec.data_source is not None or claim.spec.data_source_ref is not None:
-        return record.not_provisioned(claim, f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource')
-    obstacle = _obstacle(claim, storage_class, driver) or _obstacle_of_trash(claim, storage_class)
-    if obstacle:
+    if (waits := _not_ours_to_make(claim, storage_class, driver)) is not None:
         # The asset of an earlier, legal demand stays under the intent until the claim is settled.
-        return _name_provisioner(claim, driver.name, terms) or record.not_provisioned(claim, obstacle)
+        return _name_provisioner(claim, driver.name, terms) or waits
     discarded = isinstance(cluster.progress.claims.get(claim.uid).step, Discarded)
     # The class names another driver now: what the former one may have made goes first.
     if known is not None and known.driver != driver.name and not discarded:
@@ -151,6 +149,17 @@ def _volume_exists(claim: Claim, made: Volume, cluster: ClusterState) -> Action:
         return record.settle(claim, cluster) or Wait(reason=f'volume "{made.name}" exists, the binder must bind it')
     message = f'volume "{made.name}" exists but does not belong to this claim; remove it or its claimRef'
     return record.not_provisioned(claim, message)
+
+
+def _not_ours_to_make(claim: Claim, storage_class: StorageClass, driver: DriverView) -> Wait | None:
+    """Wait if the driver cannot serve this claim of this class at all, or a populator has to."""
+    source = source_of(claim)
+    if source is not None and sources.is_populated(source):
+        return sources.left_to_populator(claim, source)
+    empty = f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource'
+    obstacle = empty if source is not None else _obstacle(claim, storage_class, driver)
+    obstacle = obstacle or _obstacle_of_trash(claim, storage_class)
+    return record.not_provisioned(claim, obstacle) if obstacle else None
 
 
 def _obstacle(claim: Claim, storage_class: StorageClass, driver: DriverView) -> str:

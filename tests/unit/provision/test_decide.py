@@ -267,7 +267,7 @@ def test_a_selected_node_that_the_cache_does_not_hold_is_read_before_anything_fo
     ],
 )
 def test_a_data_source_is_refused_and_nothing_is_written(field: str, value: Any) -> None:
-    _, _, message = told(decided(fast(**{field: value}), storage_class(), drivers=(disk(),)))
+    _, _, message = told(decided(fast(annotations=ASKED, **{field: value}), storage_class(), drivers=(disk(),)))
     assert "spec.dataSource" in message
 
 
