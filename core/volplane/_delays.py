@@ -80,6 +80,8 @@ HOOK_FAILED_SLOW: Final = replace(HOOK_FAILED, first=300.0, factor=1.0, ceiling=
 LONG_CALL: Final = Backoff(first=1.0, factor=1.0, asked="instead", asked_within=(0.2, 3600.0))
 """No failure: a hook answered `InProgress`."""
 LIVE_STATE_FORBIDS: Final = Backoff(first=1.0, factor=1.0)
+SOURCE_AWAITED: Final = Backoff(first=1.0, ceiling=60.0)
+"""The data source of a claim cannot be used yet. The delay is about the age of the claim."""
 SCRUB_FAILED: Final = Backoff(first=2.0, ceiling=64.0)
 """An attempt to erase a volume. The count and the time are on the volume, by the wall clock."""
 RECORD_OVERWRITTEN: Final = Backoff(first=1.0, ceiling=300.0, threshold=2, forget_after=30.0)

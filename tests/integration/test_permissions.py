@@ -234,11 +234,15 @@ LATER = {
     ("delete", "persistentvolumeclaims"),
     ("create", "volumeattachments"),
     ("delete", "volumeattachments"),
+    ("get", "volumesnapshots"),
+    ("patch", "volumesnapshots"),
+    ("get", "volumesnapshotcontents"),
 }
 """What happens minutes later, or seconds: an event counted again, a lease renewed; a selected node that is gone; a
 CSIDriver that somebody else made at the same moment; a class that changed while its asset was made; what is attached
-without a VolumeAttachment; a content that is deleted, and its VolumeSnapshot is not. And a scrub by a claim, for which
-a backend must have disks (tests/integration/test_attached_disks.py).
+without a VolumeAttachment; a content that is deleted, and its VolumeSnapshot is not; a restore
+(tests/scenarios/test_restores.py). And a scrub by a claim, for which a backend must have disks
+(tests/integration/test_attached_disks.py).
 """
 
 

@@ -139,12 +139,23 @@ class LiveReads:
 
     def __init__(self) -> None:
         self._read: dict[tuple[type[KubeObject], str], KubeObject | None] = {}
+        self.unserved: set[str] = set()
+        """Plurals of kinds that the server does not serve."""
 
     def __len__(self) -> int:
         return len(self._read)
 
+    def serves(self, kind: Kind[Any]) -> bool:
+        """Return whether the server serves this kind, as far as this pass has seen."""
+        return kind.plural not in self.unserved
+
     def put(self, kind: Kind[Any], key: str, answer: KubeObject | None) -> None:
         self._read[kind.struct, key] = answer
+
+    def written(self, kind: Kind[Any], answer: KubeObject) -> None:
+        """Take over the answer to a write of this pass, if it has read the object."""
+        if self.has(kind, answer.key):
+            self.put(kind, answer.key, answer)
 
     def has(self, kind: Kind[Any], key: str) -> bool:
         return (kind.struct, key) in self._read

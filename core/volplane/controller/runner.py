@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -231,7 +232,10 @@ class Runner:
         match action:
             case Patch() | Delete():
                 try:
-                    await (self._steps.patch(action) if isinstance(action, Patch) else self._steps.delete(action))
+                    if isinstance(action, Delete):
+                        await self._steps.delete(action)
+                    else:
+                        reads.written(action.kind, await self._steps.patch(action))
                 except (errors.ApiConflict, errors.ApiNotFound) as error:
                     # The object is another one than was decided upon: nothing is forced, the decision is made again.
                     await self._steps.refresh(action.kind, action.target.key)
@@ -312,15 +316,16 @@ class Steps:
     client: Client
     caches: Mapping[str, Cache[Any]]
 
-    async def patch(self, step: Patch) -> None:
-        """Patch the object. Raises Unsettled if that changed nothing, or an Api error."""
+    async def patch(self, step: Patch) -> KubeObject:
+        """Patch the object, and return it. Raises Unsettled if that changed nothing, or an Api error."""
         target = step.target
         metadata = {**step.body.get("metadata", {}), "resourceVersion": target.metadata.resource_version}
         body = {**step.body, "metadata": metadata}
-        answer = await self.client.patch(step.kind, target.key, body, subresource=step.subresource)
+        answer: KubeObject = await self.client.patch(step.kind, target.key, body, subresource=step.subresource)
         gone = self._learn(step.kind, answer)
         if answer.version == target.version and not gone:
             raise Unsettled(f"the patch of {step.kind.plural} {target.key} ({step.why}) changed nothing")
+        return answer
 
     async def create(self, step: Create) -> bool:
         """Create the object and return True; False if it existed already, and was read into the cache instead."""
@@ -353,7 +358,14 @@ class Steps:
 
         Another object of that name in the cache does not count: after a restore from a backup it no longer exists.
         """
-        live = await self.refresh(kind, key)
+        try:
+            live = await self.refresh(kind, key)
+        except errors.ApiError as error:
+            # It says nothing of an object, and is no proof of anything: whoever reads this kind only waits for it.
+            if error.status != HTTPStatus.NOT_FOUND or not kind.optional:
+                raise
+            reads.unserved.add(kind.plural)
+            return
         cache = self._cache_of(kind)
         cached = cache.get(key) if cache is not None else None
         if live is not None and cached is not None and cached.uid == live.uid and cached.version > live.version:

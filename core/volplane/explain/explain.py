@@ -98,7 +98,10 @@ class Explainer:
             if each.cache is mine.cache and each.explained == "reason" and (why := self.reason(each.queue, item.key)):
                 situation.append(f"{each.topic}{why}")
             elif each.cache is mine.cache and each.explained == "decided":
-                decided = list(_next((each.explain or each.decide)(item.key, LiveReads())))
+                action = (each.explain or each.decide)(item.key, LiveReads())
+                decided = list(_next(action))
+                if isinstance(action, Read) and (why := self.reason(each.queue, item.key)):
+                    decided.append(f"by the last one: {why}")
                 then = [*decided, *then] if each is mine else [*then, *decided]
         trace = trace_of(item, {self.cluster.volumes.kind.plural: self.cluster.volumes})
         situation.append(f"in logs as JSON all lines about it have the trace {trace}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from volplane._delays import LIVE_STATE_FORBIDS, LONG_CALL
-from volplane.assets import Asset, InProgress
+from volplane.assets import Asset, InProgress, VolumeSource
 from volplane.controller.actions import Queue, Recorder, Run, warning
 from volplane.controller.controller import Work
 from volplane.controller.logs import traceparent
@@ -27,14 +27,14 @@ from volplane.drivers.registry import DriverRegistry
 from volplane.errors import ApiNotFound, BackendError, InvalidArgument, NotFound, OperationError, OutcomeUnknown
 from volplane.intents.ownership import claim_elsewhere, held_by_another, volume_elsewhere
 from volplane.intents.record import can_never_be_bound, has_newer_intent, holds_asset, presumed_intent
-from volplane.intents.requests import asset_identity, owner_of_claim, provision_request
+from volplane.intents.requests import asset_identity, owner_of_claim, provision_request, volume_identity
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttributesClass
 from volplane.operations.operation import Again
 from volplane.operations.registry import OperationRegistry
-from volplane.requests import Context, DeleteRequest, FindRequest, HookRequest
+from volplane.requests import Context, DeleteRequest, FindRequest, HookRequest, VolumeIdentity
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
 from volplane.state.naming import volume_name_of
@@ -172,6 +172,19 @@ class OperationDeps:
             of = f'is of driver "{attributes.driver_name}", the storage class of "{csi_name}"'
             raise InvalidArgument(f'VolumeAttributesClass "{name}" {of}')
         return attributes
+
+    async def copied_by(self, intent: ClaimIntent) -> VolumeIdentity | None:
+        """Return the volume of which the intent's asset is a copy. Of one that was removed by force little is known."""
+        if intent.source is None or not intent.source.volume:
+            return None
+        name, handle = intent.source.of, intent.source.volume
+        volume = await self.live_volume(name)
+        identity = volume_identity(volume, self.cluster.cluster_id) if volume is not None else None
+        if identity is None or identity.handle != handle:
+            return VolumeIdentity(
+                name=name, uid="", handle=handle, source=VolumeSource(kind="", fields={}), capacity_bytes=0
+            )
+        return identity
 
     def next_due(self, retry_after: float) -> float:
         """Return the loop time at which a hook that answered `InProgress` is called again."""
@@ -316,7 +329,10 @@ class DiscardOperation:
         attributes, places = None, self.deps.cluster.places
         with suppress(BackendError):  # Without them the call may still show what has become of the job.
             attributes = await self.deps.attributes_of(claim, driver)
-        request = provision_request(claim, storage_class, driver, intent, context, places=places, attributes=attributes)
+        copied = await self.deps.copied_by(intent)
+        request = provision_request(
+            claim, storage_class, driver, intent, context, places=places, attributes=attributes, copied=copied
+        )
         progress.provision_began()  # It may be the first call, and the claim may vanish before its end.
         try:
             result = await self.deps.hooks.call(driver, request)

@@ -20,13 +20,14 @@ of terms are never compared: a Lease that was created again counts from 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
 from msgspec.structs import replace
 
 from volplane._delays import LIVE_STATE_FORBIDS, RECORD_OF_OTHERS, RECORD_OVERWRITTEN
+from volplane.assets import Segment
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import claim_elsewhere, driver_named, metadata_without_node
@@ -55,16 +56,21 @@ from volplane.state.records import (
 
 
 def choose_segment(
-    claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState
+    claim: Claim,
+    storage_class: StorageClass,
+    driver: DriverView,
+    cluster: ClusterState,
+    within: Sequence[Segment] = (),
 ) -> tuple[dict[str, str] | None, str]:
     """Return where the asset goes, or why it can go nowhere: the selected node's labels, else an allowed segment.
 
-    {} = the driver chooses. That is a choice, too, which a node selected later does not change.
+    {} = the driver chooses. That is a choice, too, which a node selected later does not change. within: what counts
+    instead of the places that the class allows, where its source narrows them.
     """
     keys = driver.info.topology_keys
     if not keys:
         return None, ""
-    allowed = allowed_segments(storage_class)
+    allowed = within or allowed_segments(storage_class)
     selected = claim.annotation(names.SELECTED_NODE)
     if selected:
         node = cluster.nodes.get(selected)
@@ -84,7 +90,11 @@ def choose_segment(
 
 
 def presumed_segment(
-    claim: Claim, storage_class: StorageClass, driver: DriverView, cluster: ClusterState
+    claim: Claim,
+    storage_class: StorageClass,
+    driver: DriverView,
+    cluster: ClusterState,
+    within: Sequence[Segment] = (),
 ) -> tuple[dict[str, str] | None, str]:
     """Return the place as `choose_segment` does, for a claim whose record cannot be opened.
 
@@ -95,12 +105,12 @@ def presumed_segment(
     if keys and cluster.sealer.other_author(claim.uid, text):
         named = named_in_record(text)
         if named.driver == driver.name and named.segment is not None:
-            place, allowed = named.segment, allowed_segments(storage_class)
+            place, allowed = named.segment, within or allowed_segments(storage_class)
             permitted = not allowed or any(each.items() <= place.items() for each in allowed)
             there = any(place.items() <= (node.metadata.labels or {}).items() for node in cluster.nodes.values())
             if (not place and not allowed) or (place.keys() == set(keys) and permitted and there):
                 return place, ""
-    return choose_segment(claim, storage_class, driver, cluster)
+    return choose_segment(claim, storage_class, driver, cluster, within)
 
 
 def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> ClaimIntent:

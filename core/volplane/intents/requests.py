@@ -16,7 +16,7 @@ from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionReq
 from volplane.state.cluster_state import NodePlaces
 from volplane.state.matching import capacity_of, mode_of, request_of
 from volplane.state.naming import generation_of, handle_of, volume_name_of, volume_source
-from volplane.state.records import ClaimIntent
+from volplane.state.records import ClaimIntent, SourceRecord
 
 NANOS = 10**9
 MOST_SEGMENTS = 10_000
@@ -79,8 +79,13 @@ def provision_request(
     *,
     places: NodePlaces,
     attributes: VolumeAttributesClass | None = None,
+    copied: VolumeIdentity | None = None,
 ) -> ProvisionRequest:
-    """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused."""
+    """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused.
+
+    copied: what the intent says that the asset is a copy of.
+    """
+    source = intent.source or SourceRecord()
     selected = claim.annotation(names.SELECTED_NODE)
     parameters, _ = split_parameters(storage_class)
     return ProvisionRequest(
@@ -105,6 +110,9 @@ def provision_request(
         selected_node=node_identity(places.nodes.get(selected) if selected else None),
         mount_options=tuple(storage_class.mount_options or ()),
         class_name=storage_class.name,
+        source_snapshot=source.snapshot or None,
+        source_volume=source.volume or None,
+        source_asset=copied,
     )
 
 

@@ -19,6 +19,8 @@ class Kind(Generic[T]):
     plural: str
     namespaced: bool
     struct: type[T]
+    optional: bool = False
+    """A cluster may lack it: it is defined by a CustomResourceDefinition."""
     prefix: str = field(init=False, repr=False, compare=False)
     """Where the paths of the group begin."""
 
@@ -59,10 +61,10 @@ CAPACITIES = Kind("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapaciti
 ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)
 _SNAPSHOTS = "snapshot.storage.k8s.io/v1"
-VOLUME_SNAPSHOTS = Kind(_SNAPSHOTS, "VolumeSnapshot", "volumesnapshots", True, objects.VolumeSnapshot)
+VOLUME_SNAPSHOTS = Kind(_SNAPSHOTS, "VolumeSnapshot", "volumesnapshots", True, objects.VolumeSnapshot, optional=True)
 VOLUME_SNAPSHOT_CONTENTS = Kind(
-    _SNAPSHOTS, "VolumeSnapshotContent", "volumesnapshotcontents", False, objects.VolumeSnapshotContent
+    _SNAPSHOTS, "VolumeSnapshotContent", "volumesnapshotcontents", False, objects.VolumeSnapshotContent, optional=True
 )
 VOLUME_SNAPSHOT_CLASSES = Kind(
-    _SNAPSHOTS, "VolumeSnapshotClass", "volumesnapshotclasses", False, objects.VolumeSnapshotClass
+    _SNAPSHOTS, "VolumeSnapshotClass", "volumesnapshotclasses", False, objects.VolumeSnapshotClass, optional=True
 )

@@ -28,7 +28,8 @@ from volplane.placement.nodes import is_ready
 from volplane.placement.offers import choose, read_parameters
 from volplane.placement.room import UNPUBLISHED_SECONDS
 from volplane.placement.state import PlacementState, unsuitable
-from volplane.state.matching import class_of_claim
+from volplane.snapshots.source import refused_on_nodes
+from volplane.state.matching import class_of_claim, source_of
 from volplane.state.naming import volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
@@ -52,7 +53,7 @@ def decide_assignment(key: str, state: PlacementState, reads: LiveReads) -> Acti
             state.usage.set(state.usage.held, volume_name_of(claim), state.promise(claim, driver, label))
             if selected := metadata["annotations"].get(names.SELECTED_NODE):
                 state.last[class_of_claim(claim) or ""] = selected
-    elif isinstance(action, Wait) and not claim.annotation(names.SELECTED_NODE):
+    elif isinstance(action, Wait) and not claim.annotation(names.SELECTED_NODE) and source_of(claim) is None:
         state.waiting.add(key)
     return action
 
@@ -74,6 +75,8 @@ def _decide_assignment(claim: Claim, state: PlacementState, reads: LiveReads) ->
         return _beside_volume(claim, state)
     if claim.terminating:
         return _ended(claim, intent, state)
+    if (source := source_of(claim)) is not None:
+        return refused_on_nodes(claim, source, driver.name)
     if selected := claim.annotation(names.SELECTED_NODE):
         return _selected(claim, selected, driver, state, reads)
     if storage_class is None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from volplane.assets import Asset
+from volplane.assets import Asset, Segment
 from volplane.controller.actions import Action, Create, EventRecord, LiveReads, Patch, Read, Wait
 from volplane.drivers.driver import DriverView
 from volplane.intents import record
@@ -91,21 +91,16 @@ def decide_provision(
     if known is not None and known.driver != driver.name and not discarded:
         return record.discard(claim, known.driver, cluster)
     intent = cluster.sealer.open(claim.uid, claim.annotation(names.INTENT))
-    if (
-        intent is None
-        or (intent.segment is None and driver.info.topology_keys)
-        or not claim.has_finalizer(names.PROVISIONING_FINALIZER)
-        or discarded
-    ):
+    if intent is None or discarded or not _is_complete(claim, driver, intent):
         old = known
         if known is not None and discarded:
             # The next asset is another one than the deleted one, even if that was another driver's: the class may name
             # this driver again.
             old = ClaimIntent(v=INTENT_VERSION, driver=driver.name, generation=known.generation + 1)
         return _give_back_lost_node(claim, driver, old, cluster, reads) or _declare(
-            claim, storage_class, driver, old, cluster, terms=terms
+            claim, storage_class, driver, old, cluster, reads=reads, terms=terms
         )
-    return _after_hook(claim, storage_class, driver, intent, cluster, terms=terms)
+    return _after_hook(claim, storage_class, driver, intent, cluster, reads=reads, terms=terms)
 
 
 def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterState, terms: Terms) -> Action:
@@ -156,9 +151,8 @@ def _not_ours_to_make(claim: Claim, storage_class: StorageClass, driver: DriverV
     source = source_of(claim)
     if source is not None and sources.is_populated(source):
         return sources.left_to_populator(claim, source)
-    empty = f'driver "{driver.name}" makes empty volumes only; remove spec.dataSource'
-    obstacle = empty if source is not None else _obstacle(claim, storage_class, driver)
-    obstacle = obstacle or _obstacle_of_trash(claim, storage_class)
+    of_source = sources.obstacle_of(claim, source, driver) if source is not None else ""
+    obstacle = of_source or _obstacle(claim, storage_class, driver) or _obstacle_of_trash(claim, storage_class)
     return record.not_provisioned(claim, obstacle) if obstacle else None
 
 
@@ -199,6 +193,13 @@ def _obstacle_of_trash(claim: Claim, storage_class: StorageClass) -> str:
     return refusal_of(claim, storage_class)
 
 
+def _is_complete(claim: Claim, driver: DriverView, intent: ClaimIntent) -> bool:
+    """Return whether the claim's record says what is made and where, and the claim may not vanish without it."""
+    placed = intent.segment is not None or not driver.info.topology_keys
+    sourced = intent.source is not None or source_of(claim) is None
+    return placed and sourced and claim.has_finalizer(names.PROVISIONING_FINALIZER)
+
+
 def _declare(
     claim: Claim,
     storage_class: StorageClass,
@@ -206,13 +207,30 @@ def _declare(
     old: ClaimIntent | None,
     cluster: ClusterState,
     *,
+    reads: LiveReads,
     terms: Terms,
 ) -> Action:
     """Write the intent before any side effect; one patch with the finalizer and the provisioner annotations."""
     intent = replace(old, v=INTENT_VERSION) if old is not None else ClaimIntent(v=INTENT_VERSION, driver=driver.name)
-    if intent.segment is None:  # Else it stays: an asset may be there already.
+    source = source_of(claim)
+    within: tuple[Segment, ...] = ()
+    unplaced = intent.segment is None and bool(driver.info.topology_keys)  # Else it stays: an asset may be there.
+    if source is not None and (unplaced or intent.source is None):
+        wanted = sources.Wanted(claim, source, storage_class, driver)
+        found = sources.resolve(wanted, cluster, reads)
+        if isinstance(found, Wait):
+            return _name_provisioner(claim, driver.name, terms) or found
+        if not isinstance(found, sources.Source):
+            return found
+        if unplaced and found.places:
+            narrowed = sources.narrowed(wanted, found.places, cluster)
+            if not isinstance(narrowed, tuple):
+                return narrowed
+            within = narrowed
+        intent = replace(intent, source=found.record)
+    if unplaced:
         choose = record.presumed_segment if old is None else record.choose_segment
-        segment, why_not = choose(claim, storage_class, driver, cluster)
+        segment, why_not = choose(claim, storage_class, driver, cluster, within)
         if why_not:
             return record.not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)
@@ -241,6 +259,7 @@ def _after_hook(
     intent: ClaimIntent,
     cluster: ClusterState,
     *,
+    reads: LiveReads,
     terms: Terms,
 ) -> Action:
     """Return what follows from the answer of the hook: its volume, a record of its state, or the next call."""
@@ -268,6 +287,9 @@ def _after_hook(
         case Full():
             fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
             return terms.reschedule(claim, fresh, cluster)
+        case None if (source := source_of(claim)) is not None:
+            if (step := sources.hold(claim, source, reads)) is not None:
+                return step
     return record.run_provision(claim, storage_class, driver)
 
 
@@ -303,6 +325,14 @@ def volume_body(
     if claim.spec.volume_attributes_class_name:
         spec["volumeAttributesClassName"] = claim.spec.volume_attributes_class_name
     return VOLUMES.body(metadata=metadata, spec=spec)
+
+
+def finish(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Return what is still to be done when the claim's volume is made, or none is to be; None if that is nothing."""
+    step = restore_annotations(claim, cluster)
+    if step is not None or (source_of(claim) is None and not claim.has_finalizer(names.CLONED_CLAIM)):
+        return step
+    return sources.release(claim, cluster, reads)
 
 
 def restore_annotations(claim: Claim, cluster: ClusterState) -> Action | None:

@@ -22,6 +22,7 @@ from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
 from volplane.operations.operation import Again
 from volplane.provision.decide import awaits_recognition
 from volplane.requests import Context, DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest, VolumeIdentity
+from volplane.state.matching import source_of
 from volplane.state.naming import is_in_tree, volume_name_of
 from volplane.state.progress import ClaimProgress, Discarded, Full, Made, Pending
 from volplane.state.records import ClaimIntent, trashed
@@ -60,8 +61,9 @@ class ProvisionOperation:
         progress.provision_began()
         try:
             attributes = await self.deps.attributes_of(claim, driver)
+            copied, places = await self.deps.copied_by(intent), self.deps.cluster.places
             request = provision_request(
-                claim, storage_class, driver, intent, context, places=self.deps.cluster.places, attributes=attributes
+                claim, storage_class, driver, intent, context, places=places, attributes=attributes, copied=copied
             )
             await self._validate(driver, request)
             if self.deps.cluster.node_name and intent.generation > 1 and driver.supports("find"):
@@ -117,6 +119,8 @@ class ProvisionOperation:
         # Without a record that is ours a crash would leak the asset, and another driver's is not this one's.
         if intent is None or intent.driver != driver.name or not needed:
             raise self.deps.not_justified()
+        if (intent.source is None) is not (source_of(claim) is None):
+            raise self.deps.not_justified()  # Nothing is made empty that has a source.
         if intent.fence != self.deps.cluster.fence():
             raise self.deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         return intent

@@ -19,7 +19,7 @@ from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
-from volplane.provision.decide import restore_annotations
+from volplane.provision.decide import finish
 from volplane.reclaim.delete import DRIVER_GRACE, Terms, decide_delete, require_claim_gone
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub
@@ -48,7 +48,8 @@ class Beside:
         claim = self.cluster.claims.get(key)
         if claim is None:
             return key in self.cluster.progress.vanished
-        return not has_or_had_volume(claim) or record.left_to_end(claim, self.cluster)
+        cloned = claim.terminating and claim.has_finalizer(names.CLONED_CLAIM)
+        return not has_or_had_volume(claim) or cloned or record.left_to_end(claim, self.cluster)
 
     def decide_claim(self, key: str, reads: LiveReads) -> Action:
         cluster, claim = self.cluster, self.cluster.claims.get(key)
@@ -57,7 +58,7 @@ class Beside:
         if claim is None:
             return record.discard_vanished(key, cluster)
         # What an earlier term has begun may have made an asset: its outcome comes first.
-        if (step := record.take_over(claim, cluster, reads) or restore_annotations(claim, cluster)) is not None:
+        if (step := record.take_over(claim, cluster, reads) or finish(claim, cluster, reads)) is not None:
             return step
         if has_or_had_volume(claim):
             return self._end_intent(claim, reads)

@@ -21,8 +21,9 @@ from volplane.placement.recognise import decide_recognition
 from volplane.provision import decide as provision
 from volplane.reclaim.recycle import answer_scrub, recycles
 from volplane.roles.beside import Beside
+from volplane.snapshots.source import refused_on_nodes
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import refers_to
+from volplane.state.matching import refers_to, source_of
 from volplane.state.naming import node_hash, volume_name_of
 from volplane.state.records import ClaimIntent, recycle_intent_of
 
@@ -56,6 +57,9 @@ class OneNode(Beside):
         return super()._end_intent(claim, reads, moved=moved)
 
     def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:
+        if (source := source_of(claim)) is not None:
+            # The assigner tells: events of every node would be too many.
+            return Wait(reason=refused_on_nodes(claim, source, storage_class.provisioner).reason)
         driver = self.cluster.drivers.get(storage_class.provisioner)
         if driver is not None and self.race is not None:
             taken = decide_race(claim, storage_class, driver, self.cluster, self.race)

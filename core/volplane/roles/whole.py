@@ -15,7 +15,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.provision import decide as provision
-from volplane.provision.decide import restore_annotations
+from volplane.provision.decide import finish
 from volplane.reclaim.delete import Terms, decide_delete, require_claim_gone
 from volplane.reclaim.recycle import abandon_scrub, decide_recycle, recycles, remove_strays
 from volplane.reclaim.scrub_claim import held_for_scrub
@@ -50,7 +50,7 @@ class Whole:
         if (step := binding.migration_step(CLAIMS, claim)) is not None:
             return step
         taken = record.take_over(claim, cluster, reads) if self.provisions else None
-        if (first := taken or restore_annotations(claim, cluster)) is not None:
+        if (first := taken or finish(claim, cluster, reads)) is not None:
             return first
         if claim.terminating and not claim.annotation(names.BIND_COMPLETED):
             return self._settle(claim) or Settled()

@@ -16,7 +16,7 @@ from volplane.controller.actions import Queue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import SCRUB_VOLUME, ClusterState, claims_of_pod, finished
-from volplane.state.matching import class_of_claim
+from volplane.state.matching import class_of_claim, source_of
 from volplane.state.naming import shows_asset, volume_name_of, volume_source, volume_with
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
@@ -45,7 +45,8 @@ def _placing(node: Node, *, ours: bool) -> tuple[object, ...]:
 
 def _only_deleted(old: Claim, new: Claim) -> bool:
     """Return whether a bound claim is terminating now and nothing else has changed: it stays bound until it is gone."""
-    bound = old.bound and not new.has_finalizer(_HELD) and new.annotation(names.INTENT) is None
+    held = new.has_finalizer(_HELD) or new.has_finalizer(names.CLONED_CLAIM)
+    bound = old.bound and not held and new.annotation(names.INTENT) is None
     began = old.uid == new.uid and new.terminating and not old.terminating
     same = old.metadata.annotations == new.metadata.annotations and old.metadata.labels == new.metadata.labels
     return bound and began and same and old.spec == new.spec and old.status == new.status
@@ -78,6 +79,8 @@ class EventHandlers:
         present = new or old or Claim()
         if old is None or new is None or not _only_deleted(old, new):
             self.claims.enqueue(present.key)
+        if (source := source_of(present)) is not None and source.kind == self.cluster.claims.kind.kind:
+            self.claims.enqueue(f"{present.namespace}/{source.name}")  # It may be held for this claim alone.
         named = sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})
         reserved: list[str] = []
         if (

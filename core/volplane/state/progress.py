@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from volplane.assets import Asset
+from volplane.assets import Asset, Segment
 from volplane.errors import AlreadyDeleted, BackendError, OutcomeUnknown
 from volplane.kube.objects import Claim
 from volplane.state.records import ClaimIntent, ScrubPlan
@@ -71,6 +71,13 @@ class Discarded(msgspec.Struct, frozen=True):
 ClaimStep = Pending | Made | Full | Discarding | Discarded
 
 
+class FoundSource(msgspec.Struct, frozen=True):
+    """The driver has the snapshot of which the volume is to be made. places: where that can be; empty = everywhere."""
+
+    handle: str
+    places: tuple[Segment, ...]
+
+
 class ClaimProgress(msgspec.Struct):
     step: ClaimStep | None = None
     """How far the asset is."""
@@ -79,6 +86,7 @@ class ClaimProgress(msgspec.Struct):
     attempted: float | None = None
     """Loop time of the end of the last `provision`, or of the first `find` since; None while a call may be running.
     `find` proves absence only `settle_seconds` after that."""
+    source: FoundSource | None = None
     begun: bool = False
     """This process called `provision`, no volume was seen since, and what was made is not proven absent."""
 

@@ -54,6 +54,15 @@ class Intent(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     v: int
 
 
+class SourceRecord(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What the asset is made of, by its handle: each try asks for the same, whatever becomes of the objects."""
+
+    snapshot: str = ""
+    volume: str = ""
+    of: str = ""
+    """Name of the PersistentVolume of `volume`."""
+
+
 class ClaimIntent(Intent, frozen=True):
     """What a provisioning was started with, and must go on with."""
 
@@ -68,6 +77,8 @@ class ClaimIntent(Intent, frozen=True):
     """The asset is being deleted; what the last `InProgress` of `delete` returned. None = it is not being deleted."""
     fence: str = ""
     """The term (`volplane.Fence`) in which it is worked on; "" = without an election."""
+    source: SourceRecord | None = None
+    """None = the asset is to be empty."""
 
 
 class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):

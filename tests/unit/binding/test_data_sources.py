@@ -20,7 +20,7 @@ SOURCES: Final[list[dict[str, Any]]] = [
     {"dataSourceRef": {"apiGroup": None, "kind": "PersistentVolumeClaim", "name": "other"}},
     {"dataSourceRef": {"apiGroup": "example.com", "kind": "Hello", "name": "h"}},
 ]
-NAMED: Final = {"volumeName": "v"}
+NAMED: Final[dict[str, Any]] = {"volumeName": "v"}
 
 
 def unbound(item: Claim, *others: Volume, delayed: bool = False) -> Bind | Any:

@@ -49,6 +49,27 @@ def test_a_claim_is_given_to_a_node_and_counts_there_until_the_write_is_answered
     assert world.promised("a") == (0, 0)
 
 
+HELLO = {"apiGroup": "example.com", "kind": "Hello", "name": "h"}
+COPY = {"kind": "PersistentVolumeClaim", "name": "other"}
+
+
+@pytest.mark.parametrize("selected", [None, "a"])
+def test_a_claim_with_a_source_gets_no_node_and_keeps_the_one_it_has(selected: str | None) -> None:
+    """No process of a node would begin with it, so that it would be given from node to node."""
+    world = World(local(), node("a"), asking(selected=selected, dataSourceRef=HELLO))
+    world.now += 10_000.0
+    assert said(world.decided()) == [
+        ("Normal", "Provisioning", "Assuming an external populator will provision the volume")
+    ]
+    assert world.state.waiting == set(), "a node that comes does not help it"
+    refused = World(local(), node("a"), asking(selected=selected, dataSource=COPY)).decided()
+    [(_, reason, message)] = said(refused)
+    assert (reason, message.partition(", ")[2]) == (
+        "ProvisioningFailed",
+        "which make empty volumes only; remove spec.dataSource",
+    )
+
+
 def test_a_claim_that_is_gone_is_nothing_to_decide_about() -> None:
     world = World(local(), asking())
     assert isinstance(world.decided(), Wait)

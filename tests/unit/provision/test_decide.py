@@ -260,18 +260,6 @@ def test_a_selected_node_that_the_cache_does_not_hold_is_read_before_anything_fo
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("dataSource", {"kind": "VolumeSnapshot", "name": "s"}),
-        ("dataSourceRef", {"kind": "PersistentVolumeClaim", "name": "other"}),
-    ],
-)
-def test_a_data_source_is_refused_and_nothing_is_written(field: str, value: Any) -> None:
-    _, _, message = told(decided(fast(annotations=ASKED, **{field: value}), storage_class(), drivers=(disk(),)))
-    assert "spec.dataSource" in message
-
-
-@pytest.mark.parametrize(
     ("fields", "info", "why"),
     [
         ({"volumeMode": "Block"}, {"volume_modes": frozenset({"Filesystem"})}, "volumeMode Block"),

@@ -246,12 +246,6 @@ def test_what_the_driver_can_make_is_declared(fields: Any, of_class: Any, driver
     assert declared(made, action) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
 
 
-@pytest.mark.parametrize("field", ["dataSource", "dataSourceRef"])
-def test_a_claim_with_a_source_of_data_is_refused_before_anything_is_written(field: str) -> None:
-    item = fast(annotations=asked(), **{field: {"kind": "VolumeSnapshot", "name": "s"}})
-    assert step(cluster(), item) == refused(item, f'driver "{DRIVER}" makes empty volumes only; remove spec.dataSource')
-
-
 # --- a volume of our name -----------------------------------------------------------------------------------------
 
 
