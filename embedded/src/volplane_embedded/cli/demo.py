@@ -48,8 +48,8 @@ def demo(
         typer.Option(help="Where volumes are: in a directory, or on a private NFS-Ganesha."),
     ] = Backend.HOSTPATH,
 ) -> None:
-    """Watch volumes being provisioned, bound, written to, deleted, scrubbed, undeleted and attached on a cluster inside this
-    process.
+    """Watch volumes being provisioned, bound, written to, deleted, scrubbed, undeleted and attached on a cluster inside
+    this process.
 
     Uses a temporary directory and asks nothing. Every statement is checked against the disk; if one is not true, the
     exit code is 1 and the reason is the last line.
