@@ -33,7 +33,7 @@ from volplane.intents.record import write_record
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
-from volplane.kube.objects import Node, Volume, VolumeAttachment
+from volplane.kube.objects import Node, Volume, VolumeAttachment, timestamp
 from volplane.requests import NodeIdentity, VolumeIdentity
 from volplane.state.cluster_state import ClusterState, csi_parts, unique_name
 from volplane.state.naming import asset_key, attacher_finalizer, handle_in, volume_source
@@ -42,7 +42,6 @@ from volplane.state.records import INTENT_VERSION, AttachmentIntent, attachment_
 
 VALID: Final = 60.0
 """Seconds for which a listing of the backend counts: a process that was stopped meanwhile lists again."""
-TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 _MOST_BYTES = 1024
 """Of an error message in the status; the API server refuses a longer one."""
 
@@ -284,7 +283,7 @@ def _report(
     attachment: VolumeAttachment, failure: AttachmentFailure, cluster: ClusterState, *, once: bool = False
 ) -> Patch | None:
     """Write a failure; None if the status shows it, at whatever time if it is to be written once."""
-    message, now = failure.message.encode()[:_MOST_BYTES].decode("utf-8", "ignore"), cluster.now().strftime(TIME_FORMAT)
+    message, now = failure.message.encode()[:_MOST_BYTES].decode("utf-8", "ignore"), timestamp(cluster.now())
     attaches = failure.hook == "attach"
     shown = attachment.status.attach_error if attaches else attachment.status.detach_error
     wrong = attaches and attachment.status.attached

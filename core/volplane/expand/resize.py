@@ -10,7 +10,7 @@ Source: external-resizer, `expandAndRecover`; KEP-1790 (recovery from failed exp
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from volplane._delays import NODE_GROWTH_REFUSED
@@ -21,7 +21,7 @@ from volplane.intents.ownership import driver_of, run_on_asset
 from volplane.intents.record import write_record
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Claim, Volume, timestamp
 from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of, held_by, mode_of, request_of, too_large
@@ -39,7 +39,6 @@ FILE_SYSTEM_RESIZE_PENDING: Final = "FileSystemResizePending"
 CONTROLLER_RESIZE_ERROR: Final = "ControllerResizeError"
 NODE_RESIZE_ERROR: Final = "NodeResizeError"
 RESIZE_CONDITIONS: Final = frozenset({RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR})
-TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 NANOS: Final = 10**9
 
 
@@ -171,7 +170,7 @@ def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
     since = datetime.fromisoformat(when)
     if since > now:
         # The clock of the node is ahead, by an unknown time: the delay starts now, by our clock.
-        dated = {"lastTransitionTime": now.astimezone(UTC).strftime(TIME_FORMAT)}
+        dated = {"lastTransitionTime": timestamp(now)}
         conditions = claim.status.conditions or ()
         status = {
             "conditions": [each | dated if each.get("type") == NODE_RESIZE_ERROR else each for each in conditions]
@@ -294,7 +293,7 @@ def conditions_with(
 
     A condition that exists keeps its time of transition.
     """
-    when = _condition(claim, condition).get("lastTransitionTime") or now.astimezone(UTC).strftime(TIME_FORMAT)
+    when = _condition(claim, condition).get("lastTransitionTime") or timestamp(now)
     made = {"type": condition, "status": "True", "lastTransitionTime": when}
     return [*(conditions_without(claim, family) or ()), made | ({"message": message} if message else {})]
 

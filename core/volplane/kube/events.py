@@ -25,7 +25,7 @@ from volplane._messages import sanitize
 from volplane.errors import ApiError, ApiForbidden, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import KubeObject, Metadata, ObjectReference
+from volplane.kube.objects import KubeObject, Metadata, ObjectReference, timestamp
 from volplane.kube.transport import ApiMetrics
 
 _LOG = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class EventRecorder:
         if self._closed.is_set():
             return
         now = asyncio.get_running_loop().time()
-        series = self._correlator.take(event, self.now().strftime("%Y-%m-%dT%H:%M:%SZ"), now)
+        series = self._correlator.take(event, timestamp(self.now()), now)
         waiting = self._correlator.waiting
         if series.key in waiting:
             return

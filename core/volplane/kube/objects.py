@@ -7,6 +7,7 @@ no struct takes part in a reference cycle. Source: Kubernetes API 1.36; of snaps
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -126,6 +127,11 @@ class ObjectReference(Fields):
 
 
 Source = dict[str, Any] | None
+
+
+def timestamp(time: datetime) -> str:
+    """Return a time as the API server writes it: RFC 3339 in UTC, whole seconds."""
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _check_quantities(quantities: dict[str, str] | None) -> None:

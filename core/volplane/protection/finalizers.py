@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC
 from typing import Any
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Run, Settled, Wait, warning
@@ -22,7 +21,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
-from volplane.kube.objects import Claim, KubeObject, Pod, Volume
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume, timestamp
 from volplane.state.cluster_state import ClusterState, claims_of_pod, finished, mounts
 from volplane.state.matching import refers_to
 
@@ -99,7 +98,7 @@ def _unused_step(claim: Claim, state: ClaimProtection) -> Action | None:
         "status": "False" if used else "True",
         "reason": reason,
         "message": f"{text} currently referencing this PVC",
-        "lastTransitionTime": state.cluster.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lastTransitionTime": timestamp(state.cluster.now()),
     }
     body = {"status": {"conditions": list(conditions.values())}}
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=f"{text} referencing the claim")
@@ -220,7 +219,7 @@ class LivePods:
         return None if claim.uid in listed.spent else listed
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class ProtectionHandlers:
     state: ClaimProtection
     claims: Queue

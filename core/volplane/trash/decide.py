@@ -19,7 +19,7 @@ from volplane.intents.record import write_record
 from volplane.intents.requests import segments_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NAMESPACES, VOLUMES
-from volplane.kube.objects import Claim, KubeObject, Volume
+from volplane.kube.objects import Claim, KubeObject, Volume, timestamp
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of, class_of_claim, reference_to, refusal, request_of
 from volplane.state.naming import volume_name_of
@@ -94,8 +94,8 @@ def _put_in(volume: Volume, cluster: ClusterState, seconds: float) -> Action | N
     record = TrashRecord(
         v=INTENT_VERSION,
         claim=reference.uid if reference is not None else "",
-        until=_text(until),
-        since=_text(released),
+        until=timestamp(until),
+        since=timestamp(released),
         released=reference.key if reference is not None else "",
     )
     event = EventRecord(VOLUMES, volume, "Normal", "VolumeTrashed", trash_sentence(volume, record))
@@ -231,7 +231,3 @@ def time_of(text: str | None, otherwise: datetime) -> datetime:
     except ValueError:
         return otherwise
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
-def _text(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

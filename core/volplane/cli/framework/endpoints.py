@@ -13,14 +13,13 @@ from typing import Any
 from volplane.assets import Snapshot
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
+from volplane.kube.objects import timestamp
 from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
 from volplane.leaks.repair import Adoptable
 from volplane.operations.registry import OneShotStatus
 from volplane.process.control_plane import ControlPlane
 from volplane.process.process import ControllerProcess
 from volplane.state.matching import capacity_of
-
-RFC_3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AbstractAsyncContextManager[str]:
@@ -145,7 +144,7 @@ def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
         "volume": finding.volume,
         "detail": finding.detail,
         "capacity_bytes": size,
-        "created_at": created.strftime(RFC_3339) if created is not None else None,
+        "created_at": timestamp(created) if created is not None else None,
         "age_seconds": round((plane.state.now() - created).total_seconds()) if created is not None else None,
         "first_seen": _wall(first, plane),
         "seconds": round(asyncio.get_running_loop().time() - first, 1),
@@ -160,4 +159,4 @@ def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
 def _wall(moment: float, plane: ControlPlane) -> str:
     """Return a loop time as RFC 3339."""
     age = timedelta(seconds=asyncio.get_running_loop().time() - moment)
-    return (plane.state.now() - age).strftime(RFC_3339)
+    return timestamp(plane.state.now() - age)
