@@ -209,11 +209,7 @@ def _status_patch(
     why: str,
     message: str = "",
 ) -> Patch:
-    conditions = (
-        resize.conditions_with(claim, MODIFY_CONDITIONS, condition, cluster.now(), message=message)
-        if condition
-        else resize.conditions_without(claim, MODIFY_CONDITIONS)
-    )
+    conditions = resize.conditions_with(claim, MODIFY_CONDITIONS, condition, cluster.now(), message=message)
     body = {"status": {**status, "conditions": conditions}}
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=why, events=events)
 

@@ -24,7 +24,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume, timestamp
 from volplane.kube.quantity import format_bytes, parse
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import capacity_of, held_by, mode_of, request_of, too_large
+from volplane.state.matching import NANOS, capacity_of, held_by, mode_of, request_of, too_large, whole_bytes
 from volplane.state.progress import Changed, Changing, Refused, Untouched
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent
 
@@ -39,7 +39,6 @@ FILE_SYSTEM_RESIZE_PENDING: Final = "FileSystemResizePending"
 CONTROLLER_RESIZE_ERROR: Final = "ControllerResizeError"
 NODE_RESIZE_ERROR: Final = "NodeResizeError"
 RESIZE_CONDITIONS: Final = frozenset({RESIZING, FILE_SYSTEM_RESIZE_PENDING, CONTROLLER_RESIZE_ERROR, NODE_RESIZE_ERROR})
-NANOS: Final = 10**9
 
 
 def wants_more(claim: Claim) -> bool:
@@ -116,7 +115,7 @@ def expansion_target(claim: Claim, volume: Volume, *, untouched: bool = False) -
         return None  # A larger asset would not help the node.
     # An attempt whose call may have done something is finished before another size is tried.
     if allocated is None or status in ("", INFEASIBLE, NODE_INFEASIBLE) or (untouched and has < asked):
-        return -(-asked // NANOS)
+        return whole_bytes(asked)
     return allocated
 
 
@@ -129,7 +128,7 @@ def growth(claim: Claim) -> str:
     """Return, in a sentence, what the claim asks for and how far that is; "" if it has that."""
     if not wants_more(claim):
         return ""
-    asked, held = (format_bytes(-(-size // NANOS)) for size in (request_of(claim), held_by(claim)))
+    asked, held = (format_bytes(whole_bytes(size)) for size in (request_of(claim), held_by(claim)))
     size = (claim.status.allocated_resources or {}).get("storage", "the new size")
     failure, on_node = message_of(claim, CONTROLLER_RESIZE_ERROR), message_of(claim, NODE_RESIZE_ERROR)
     stages = {
@@ -160,7 +159,7 @@ def _wait_for_node(claim: Claim, cluster: ClusterState) -> Action:
     """Wait for the node. A kubelet that gave up starts again only when it is asked again."""
     if _status(claim) != NODE_INFEASIBLE:
         return Wait(reason="the node grows the file system once a pod uses the volume there")
-    if (asked := -(-request_of(claim) // NANOS)) != _allocated(claim):
+    if (asked := whole_bytes(request_of(claim))) != _allocated(claim):
         status = {"allocatedResources": {"storage": format_bytes(asked)}, **_node_pending(claim, cluster)}
         return _status_patch(claim, status, why="another size is asked for than the one that the node refused")
     reason = "the node cannot grow the file system; see the events of the claim and its pods"
@@ -288,11 +287,13 @@ def recorded_state(saved: str | None, target: str) -> dict[str, Any] | None:
 
 def conditions_with(
     claim: Claim, family: Collection[str], condition: str, now: datetime, *, message: str = ""
-) -> list[dict[str, Any]]:
-    """Return the claim's conditions, in which `condition` replaces all of its family.
+) -> list[dict[str, Any]] | None:
+    """Return the claim's conditions, in which `condition` ("" = none) replaces all of its family.
 
     A condition that exists keeps its time of transition.
     """
+    if not condition:
+        return conditions_without(claim, family)
     when = _condition(claim, condition).get("lastTransitionTime") or timestamp(now)
     made = {"type": condition, "status": "True", "lastTransitionTime": when}
     return [*(conditions_without(claim, family) or ()), made | ({"message": message} if message else {})]

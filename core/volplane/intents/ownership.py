@@ -132,10 +132,8 @@ def volume_elsewhere(volume: Volume, cluster: ClusterState) -> str:
 
 def on_node(volume: Volume, node: Node) -> bool:
     """Return whether the volume's node affinity names places that are all this node."""
-    affinity = volume.spec.node_affinity
-    terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else None
     places, labels = segments_of(volume), node.metadata.labels or {}
-    return bool(places) and len(places) == len(terms or ()) and all(each.items() <= labels.items() for each in places)
+    return 0 < len(places) == len(volume.node_terms) and all(each.items() <= labels.items() for each in places)
 
 
 def home_of(volume: Volume, cluster: ClusterState) -> Node | None:

@@ -14,11 +14,10 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, Node, StorageClass, Volume, VolumeAttributesClass
 from volplane.requests import ClaimIdentity, Context, NodeIdentity, ProvisionRequest, VolumeIdentity
 from volplane.state.cluster_state import NodePlaces
-from volplane.state.matching import capacity_of, mode_of, request_of
+from volplane.state.matching import capacity_of, mode_of, request_of, whole_bytes
 from volplane.state.naming import generation_of, handle_of, volume_name_of, volume_source
 from volplane.state.records import ClaimIntent, SourceRecord
 
-NANOS = 10**9
 MOST_SEGMENTS = 10_000
 """Of a class: a few keys with many values each would stand for more than memory holds."""
 NAME_PREFIX = "pvc-"
@@ -91,7 +90,7 @@ def provision_request(
     return ProvisionRequest(
         context=context,
         name=volume_name_of(claim),
-        capacity_bytes=-(-request_of(claim) // NANOS),
+        capacity_bytes=whole_bytes(request_of(claim)),
         owner=owner_of_claim(claim, context),
         claim=ClaimIdentity(
             namespace=claim.namespace,
@@ -159,7 +158,7 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
         uid=volume.uid,
         handle=handle_of(volume),
         source=source,
-        capacity_bytes=-(-capacity_of(volume) // NANOS),
+        capacity_bytes=whole_bytes(capacity_of(volume)),
         owner=owner,
         attributes=attributes,
         volume_mode=VolumeMode(mode_of(volume)),
@@ -170,11 +169,8 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
 
 def segments_of(volume: Volume) -> tuple[Segment, ...]:
     """Return the node affinity as segments, without terms that are none: `In` with a single value each."""
-    affinity = volume.spec.node_affinity
-    if affinity is None or affinity.required is None:
-        return ()
     segments: list[Segment] = []
-    for term in affinity.required.node_selector_terms or ():
+    for term in volume.node_terms:
         needs = term.match_expressions or []
         if needs and all(need.operator == "In" and len(need.values or ()) == 1 for need in needs):
             segments.append({need.key: (need.values or [""])[0] for need in needs})

@@ -189,6 +189,12 @@ class Volume(KubeObject):
     spec: VolumeSpec = msgspec.field(default_factory=VolumeSpec)
     status: VolumeStatus = msgspec.field(default_factory=VolumeStatus)
 
+    @property
+    def node_terms(self) -> list[NodeSelectorTerm]:
+        """The terms of its node affinity, of which a node has to meet one; [] if it has none."""
+        affinity = self.spec.node_affinity
+        return (affinity is not None and affinity.required is not None and affinity.required.node_selector_terms) or []
+
 
 class ResourceRequests(Fields):
     requests: dict[str, str] | None = None

@@ -26,12 +26,11 @@ from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.requests import Fence, HookRequest, ListRequest, ListSnapshotsRequest
 from volplane.snapshots.leaks import LED_TO_BY, ListedSnapshots
-from volplane.state.matching import capacity_of
+from volplane.state.matching import capacity_of, whole_bytes
 from volplane.state.naming import csi_source, handle_in, volume_source
 
 GRACE_SECONDS = 300.0
 """Between the two observations of an orphan; longer than any listing may lag behind its backend."""
-NANOS = 10**9
 CHUNK = 500
 """Objects after which other tasks run."""
 _PATHS = frozenset({"hostPath", "local", "nfs"})
@@ -155,7 +154,7 @@ class Comparison:
             # The volume is not this driver's, or its asset is being deleted.
             if volume.name not in self._made_here or volume.terminating:
                 return None
-            drift, pointer, promised = "", volume.annotation(names.HANDLE), -(-capacity_of(volume) // NANOS)
+            drift, pointer, promised = "", volume.annotation(names.HANDLE), whole_bytes(capacity_of(volume))
             if pointer and pointer != asset.handle:
                 drift = f"the volume points at {pointer}"
             elif asset.capacity_bytes < promised:

@@ -25,10 +25,9 @@ from volplane.placement.capacity import measured
 from volplane.placement.recognise import own_node_differs
 from volplane.placement.state import unsuitable
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import class_of_claim, request_of
+from volplane.state.matching import class_of_claim, request_of, whole_bytes
 from volplane.state.naming import volume_name_of
 
-_NANOS = 10**9
 FULL_SECONDS = 60.0
 """Time after which a claim for which there was no room is looked at again."""
 
@@ -138,6 +137,6 @@ def room_operation(run: Run, deps: OperationDeps, race: RaceTimes) -> Work:
         limit = capacity.available_bytes
         if capacity.maximum_volume_bytes is not None:
             limit = min(limit, capacity.maximum_volume_bytes)
-        race.room_seen(claim.uid, enough=limit >= -(-request_of(claim) // _NANOS))
+        race.room_seen(claim.uid, enough=limit >= whole_bytes(request_of(claim)))
 
     return check

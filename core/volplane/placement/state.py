@@ -20,10 +20,9 @@ from volplane.placement.nodes import NodeBook, takes_volumes
 from volplane.placement.offers import NodeOffers, Offer
 from volplane.placement.room import UNPUBLISHED_SECONDS, Promise, PublishedRoom, Usage
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import capacity_of, class_of_claim, refers_to, request_of
+from volplane.state.matching import capacity_of, class_of_claim, refers_to, request_of, whole_bytes
 from volplane.state.naming import node_hash, volume_name_of
 
-_NANOS = 10**9
 _MOST_CLASSES = 1_000
 REFUSED_SECONDS: Final = 60.0
 """Time for which a node that gave a claim back is not tried for it again."""
@@ -145,7 +144,7 @@ class PlacementState:
         volume, growth = self.cluster.volumes.get(name), None
         driver = self.driver_of_volume(volume) if volume is not None else None
         if claim is not None and volume is not None and driver is not None and refers_to(volume, claim):
-            more, label = -((capacity_of(volume) - request_of(claim)) // _NANOS), _label(volume)
+            more, label = whole_bytes(request_of(claim) - capacity_of(volume)), _label(volume)
             rooms = (self.room.of(driver.name, class_of_claim(claim) or "") or {}).items() if more > 0 else ()
             free = [each.free for node, here in rooms if node_hash(node) == label for each in here.values()]
             if 0 < more <= max(free, default=more):
@@ -164,7 +163,7 @@ class PlacementState:
         known = present.name in self.usage.volumes
         more = 0 if new is None else capacity_of(new) - (capacity_of(old) if known and old is not None else 0)
         if promise is not None and new is not None and (more > 0 if known else self.is_new(new)):
-            size = -(-more // _NANOS)
+            size = whole_bytes(more)
             self.usage.made(new.name, promise._replace(size=size), new.version, self.cluster.monotonic())
         elif promise is None or not known:
             self.usage.set(self.usage.volumes, present.name, promise)
@@ -214,7 +213,7 @@ class PlacementState:
 
     def promise(self, claim: Claim, driver: DriverView, node: str) -> Promise:
         """Return what the claim takes of a node. node: the hash of its name."""
-        return Promise(driver.name, node, -(-request_of(claim) // _NANOS))
+        return Promise(driver.name, node, whole_bytes(request_of(claim)))
 
 
 def _label(item: Claim | Volume) -> str:

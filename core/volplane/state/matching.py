@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from sortedcontainers import SortedList
@@ -26,6 +26,7 @@ from volplane.state.records import trashed
 G = TypeVar("G")
 S = TypeVar("S")
 E = TypeVar("E")
+NANOS: Final = 10**9
 NOT_FROM_SOURCE = "the claim has a data source, so it gets only a volume whose spec.claimRef names it"
 MODE_ORDER = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 
@@ -74,10 +75,15 @@ def request_of(claim: Claim) -> int:
     return _nanos(claim.spec.resources.requests if claim.spec.resources else None)
 
 
+def whole_bytes(nanos: int) -> int:
+    """Return an amount of nanos of a byte in bytes, rounded up."""
+    return -(-nanos // NANOS)
+
+
 def too_large(size: int) -> str:
     """Return why no volume can have this size, in nanos of a byte; "" if one can."""
     most = f"the claim asks for more than {LARGEST_SIZE} bytes, which no volume can have; ask for less"
-    return most if size > LARGEST_SIZE * 10**9 else ""
+    return most if size > LARGEST_SIZE * NANOS else ""
 
 
 def capacity_of(volume: Volume) -> int:

@@ -374,15 +374,13 @@ def _host(text: str) -> str:
 
 def _pinned(volume: Volume) -> tuple[str, tuple[str, ...]]:
     """Return the node label that every term of the affinity demands, and its values; `_ANYWHERE` if there is none."""
-    affinity = volume.spec.node_affinity
-    terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else None
     choices = [
         {
             each.key: each.values or []
             for each in (*(term.match_expressions or ()), *(term.match_fields or ()))
             if each.operator == "In"
         }
-        for term in terms or ()
+        for term in volume.node_terms
     ]
     common = set.intersection(*map(set, choices)) if choices else set()
     if not common:

@@ -14,12 +14,12 @@ from volplane.assets import Snapshot
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
 from volplane.kube.objects import timestamp
-from volplane.leaks.comparison import GRACE_SECONDS, NANOS, Finding
+from volplane.leaks.comparison import GRACE_SECONDS, Finding
 from volplane.leaks.repair import Adoptable
 from volplane.operations.registry import OneShotStatus
 from volplane.process.control_plane import ControlPlane
 from volplane.process.process import ControllerProcess
-from volplane.state.matching import capacity_of
+from volplane.state.matching import capacity_of, whole_bytes
 
 
 def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AbstractAsyncContextManager[str]:
@@ -132,7 +132,7 @@ def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
         size = asset.size_bytes if isinstance(asset, Snapshot) else asset.capacity_bytes
         created = datetime.fromtimestamp(asset.created_at, UTC) if asset.created_at is not None else None
     elif volume is not None:
-        size = -(-capacity_of(volume) // NANOS)
+        size = whole_bytes(capacity_of(volume))
         with suppress(ValueError):
             created = datetime.fromisoformat(volume.metadata.creation_timestamp or "")
     return {
