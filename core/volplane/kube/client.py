@@ -162,10 +162,7 @@ class Client:
         field_selector: str = "",
         limit: int = _PAGE,
     ) -> AsyncIterator[Listing[T]]:
-        """Yield the same as `list`, page by page of at most `limit` objects; 0: all in one page.
-
-        Raises ApiGone if the snapshot grew too old between two pages (see `full_list_if_expired`).
-        """
+        """Yield what `list` returns, in pages of `limit` objects (0: in one). Raises ApiGone if it grew too old."""
         query = _given(labelSelector=label_selector, fieldSelector=field_selector, limit=str(limit or ""))
         path = kind.path(namespace)
         while True:

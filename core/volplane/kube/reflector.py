@@ -74,6 +74,12 @@ class Reflector(Generic[T]):
         """Whether the last watch got a bookmark."""
         self._regular = True
         """Whether no watch fell silent that followed one with a bookmark: they come even while nothing changes."""
+        self._doubtful = False
+        """Whether the server may have been put back behind the version: no watch has proven that it was not."""
+        self._heard = 0.0
+        """Loop time at which the watch was opened, or brought something last."""
+        self._succeeded = False
+        """Whether the watch has delivered something, or lasted."""
         self._failures = 0
         self.failing = ""
         """Why the last try failed; empty while all is well."""
@@ -81,7 +87,7 @@ class Reflector(Generic[T]):
     async def run(self) -> None:
         """List and watch until cancelled. No error of the API server ends it."""
         while True:
-            self._succeeded = False  # The watch that follows has not delivered anything yet, nor lasted.
+            self._succeeded = False
             error: ApiError | None = None
             why = "end"
             try:
@@ -135,14 +141,14 @@ class Reflector(Generic[T]):
         """Follow one watch until it ends. Moves `_version` on."""
         seconds = self.random.randint(*(_LONG if self._bookmarked and self._regular else _SHORT))
         self._bookmarked = False
-        self._doubtful = True  # The server may have been put back behind the version, unless the watch proves it.
+        self._doubtful = True
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds - _EARLY
         async with self.client.watch(
             self.kind, version=version, seconds=seconds, quiet=_QUIET, **self._where
         ) as changes:
             lasting = loop.call_later(_LASTING, self._succeed)
-            self._heard = loop.time()  # When the watch was opened, or brought something last.
+            self._heard = loop.time()
             try:
                 delivered = await self._take(changes, version)
             except ApiUnavailable:

@@ -1,7 +1,6 @@
 """How to reach a server: its address, a proxy before it, and the way from there to an open connection.
 
-Where that fails, or the server refuses our credentials, `unreachable` and `refused` say which server, and what to
-check.
+Where that fails, or the server refuses our credentials, `why_unreachable` and `refused` say what to check.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiohappyeyeballs
 
-from volplane.errors import ApiError, ApiUnavailable, ConfigurationError
+from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.http.connection import BrokenOff, Connection, NotHttp, Tls
 
 CONNECT_SECONDS: Final = 10.0
@@ -31,10 +30,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 def client_context(authority: str | None = None) -> ssl.SSLContext:
-    """Return the TLS settings of a client that trusts `authority` (PEM), or the authorities of the system.
-
-    Raises ssl.SSLError and ValueError for what is no certificate.
-    """
+    """Return TLS settings that trust `authority` (PEM), or the system's. Raises ssl.SSLError and ValueError."""
     context = ssl.create_default_context(cadata=authority)
     # Python 3.13 refuses authorities without a key identifier, which private ones often are; Go's TLS does not.
     # An authority may be an intermediate alone: Go trusts it too, and Python from 3.13 on.
@@ -208,12 +204,6 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, name):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return made
-
-
-def unreachable(server: str, call: str, error: BaseException) -> ApiUnavailable:
-    """Return the error for a call (method and path) that had no answer."""
-    why = why_unreachable(error)
-    return ApiUnavailable(f"the API server {server} cannot be reached: {why} ({call} failed)", status=0)
 
 
 def refused(server: str, error: ApiError) -> ApiError:

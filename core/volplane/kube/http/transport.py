@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 from volplane.errors import ApiUnavailable
 from volplane.kube.credentials import Credentials, Identity
 from volplane.kube.http.connection import Answer, BrokenOff, ConnectionPool
-from volplane.kube.http.route import CONNECT_SECONDS, ConnectTimeoutError, Route, silent, unreachable
+from volplane.kube.http.route import CONNECT_SECONDS, ConnectTimeoutError, Route, silent, why_unreachable
 from volplane.kube.transport import LineStream, Request, Response
 
 _LOOK_SECONDS = 30.0
@@ -89,7 +89,8 @@ class HttpTransport:
         broken = isinstance(error, BrokenOff | ConnectionResetError | BrokenPipeError)
         if isinstance(error, ssl.SSLError) or (broken and used.certificate):
             await self._credentials.renewed(used, seconds=look)
-        return unreachable(self.server, call, error)
+        why = why_unreachable(error)
+        return ApiUnavailable(f"the API server {self.server} cannot be reached: {why} ({call} failed)", status=0)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[LineStream]:
