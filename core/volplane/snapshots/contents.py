@@ -9,7 +9,6 @@ Source: pkg/sidecar-controller of kubernetes-csi/external-snapshotter.
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_named
 from volplane.kube import names
 from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import VolumeSnapshotContent
+from volplane.kube.objects import VolumeSnapshotContent, timestamp
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.state import (
     TERMINAL,
@@ -39,7 +38,6 @@ from volplane.state.records import INTENT_VERSION, write_intent
 CREATE: Final = "create_snapshot"
 FIND: Final = "find_snapshot"
 DELETE: Final = "delete_snapshot"
-TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 NO_SNAPSHOT: Final = "the storage has no snapshot of it, and none is cut any more"
 
 
@@ -182,7 +180,7 @@ def _status(content: VolumeSnapshotContent, cut: Cut, state: SnapshotState) -> d
     message = status.error.message if status.error is not None else ""
     wanted = TERMINAL + snapshot.failed if snapshot.failed else ""
     if message != wanted:
-        shown["error"] = {"time": _now(state.cluster), "message": wanted} if wanted else None
+        shown["error"] = {"time": timestamp(state.cluster.now()), "message": wanted} if wanted else None
     return shown
 
 
@@ -191,7 +189,7 @@ def show_error(content: VolumeSnapshotContent, message: str, state: SnapshotStat
     shown = content.status.error
     if shown is not None and shown.message == message:
         return None
-    status = {"readyToUse": False, "error": {"time": _now(state.cluster), "message": message}}
+    status = {"readyToUse": False, "error": {"time": timestamp(state.cluster.now()), "message": message}}
     body = {"status": status}
     return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, subresource="status", why=message)
 
@@ -287,7 +285,3 @@ def _resume(content: VolumeSnapshotContent, step: object, state: SnapshotState) 
         return annotate(content, {names.INTENT: write_intent(kept)}, why="keep the driver's state")
     left = step.left(state.cluster.monotonic())
     return Wait(reason="the driver is at work on the snapshot", seconds=left) if left else None
-
-
-def _now(cluster: ClusterState) -> str:
-    return cluster.now().astimezone(UTC).strftime(TIME_FORMAT)

@@ -30,9 +30,9 @@ from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_named, driver_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
+from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, timestamp
 from volplane.kube.quantity import format_bytes
-from volplane.snapshots.contents import TIME_FORMAT, annotate, new_intent
+from volplane.snapshots.contents import annotate, new_intent
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.state import (
     TERMINAL,
@@ -376,7 +376,7 @@ def _follow(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Action:
         status["boundVolumeSnapshotContentName"] = content.name
     if ours.creation_time is None and theirs.creation_time is not None:
         cut = datetime.fromtimestamp(theirs.creation_time // 10**9, UTC)
-        status["creationTime"] = cut.strftime(TIME_FORMAT)
+        status["creationTime"] = timestamp(cut)
     if ours.restore_size in (None, 0, "0") and theirs.restore_size:
         status["restoreSize"] = format_bytes(theirs.restore_size)
     if ours.ready_to_use != theirs.ready_to_use or not ours.bound_volume_snapshot_content_name:
@@ -402,7 +402,7 @@ def _refuse(snapshot: VolumeSnapshot, reason: str, message: str, state: Snapshot
     shown = snapshot.status.error
     if shown is not None and shown.message == message and not snapshot.status.ready_to_use:
         return Wait(reason=message)
-    now = state.cluster.now().astimezone(UTC).strftime(TIME_FORMAT)
+    now = timestamp(state.cluster.now())
     status = {"readyToUse": False, "error": {"time": now, "message": message}}
     return _status_patch(snapshot, status, warning(VOLUME_SNAPSHOTS, snapshot, reason, message), why=message)
 

@@ -40,13 +40,21 @@ from volplane.kube.objects import (
 from volplane.kube.quantity import parse
 from volplane.requests import FindSnapshotRequest
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import capacity_of, class_of_claim, mode_of, refers_to, request_of, source_of
+from volplane.state.matching import (
+    NANOS,
+    capacity_of,
+    class_of_claim,
+    mode_of,
+    refers_to,
+    request_of,
+    source_of,
+    whole_bytes,
+)
 from volplane.state.naming import handle_in, volume_name_of, volume_source
 from volplane.state.progress import Discarded, FoundSource
 from volplane.state.records import SourceRecord
 
 GROUP: Final = "snapshot.storage.k8s.io"
-NANOS: Final = 10**9
 SNAPSHOT, CLAIM = VOLUME_SNAPSHOTS.kind, CLAIMS.kind
 _INVALID = "claim in dataSource not bound or invalid"
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -196,7 +204,7 @@ def _size_of(snapshot: VolumeSnapshot) -> int:
 def _too_small(wanted: Wanted, nanos: int) -> str:
     if (asked := request_of(wanted.claim)) >= nanos:
         return ""
-    needed = f"the size {-(-nanos // NANOS)} for the source snapshot {wanted.source.name}"
+    needed = f"the size {whole_bytes(nanos)} for the source snapshot {wanted.source.name}"
     return f"requested volume size {asked // NANOS} is less than {needed}"
 
 
@@ -265,7 +273,7 @@ def _claim_refusal(claim: Claim, name: str, copied: KubeObject | None) -> str:
 
 def _less_than(asked: int, source: int) -> str:
     demand = "new PVC request must be greater than or equal in size to the specified PVC data source"
-    return f"error, {demand}, requested {asked // NANOS} but source is {-(-source // NANOS)}"
+    return f"error, {demand}, requested {asked // NANOS} but source is {whole_bytes(source)}"
 
 
 def _volume_refusal(claim: Claim, copied: Claim, volume: Volume) -> str:
