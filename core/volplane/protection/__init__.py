@@ -54,7 +54,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     yield Controller(
         queue="pvprotection",
         cache=cluster.volumes,
-        decide=lambda key, _reads: decide_volume_protection(key, cluster, removed),
+        decide=partial(decide_volume_protection, cluster=cluster, removes_protection=removed),
         explained="",
         predicate=partial(volume_protection_may_act, volumes=cluster.volumes, removes_protection=removed),
     )

@@ -104,7 +104,9 @@ def _unused_step(claim: Claim, state: ClaimProtection) -> Action | None:
     return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=f"{text} referencing the claim")
 
 
-def decide_volume_protection(key: str, cluster: ClusterState, removes_protection: Callable[[Volume], bool]) -> Action:
+def decide_volume_protection(
+    key: str, _reads: LiveReads, *, cluster: ClusterState, removes_protection: Callable[[Volume], bool]
+) -> Action:
     """Add the finalizer to a living volume, and remove it from a terminating one that is not bound.
 
     removes_protection: whether the reclaimer removes the finalizer together with its own.

@@ -8,7 +8,7 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from unit.deciding import state_with
-from volplane.controller.actions import Patch, Settled, Wait
+from volplane.controller.actions import LiveReads, Patch, Settled, Wait
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import VOLUME_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Volume
@@ -20,7 +20,7 @@ FOREIGN = "example.com/hold"
 
 def decided(item: Volume | None, of: Claim | None = None, *, removes_protection: bool = False) -> Any:
     cluster = state_with(*(each for each in (item, of) if each is not None))
-    return decide_volume_protection("v", cluster, lambda _: removes_protection)
+    return decide_volume_protection("v", LiveReads(), cluster=cluster, removes_protection=lambda _: removes_protection)
 
 
 def left(action: Any) -> list[str]:
