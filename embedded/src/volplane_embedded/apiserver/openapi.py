@@ -212,7 +212,8 @@ class OpenApi:
         return (self._version3(version), _JSON) if version in self._versions else None
 
     def _address(self, version: str) -> str:
-        digest = hashlib.sha256(",".join(resource.kind for resource in self._versions[version]).encode()).hexdigest()
+        shown = ",".join(f"{resource.kind}{resource.schema or ''}" for resource in self._versions[version])
+        digest = hashlib.sha256(shown.encode()).hexdigest()
         return f"/openapi/v3/{version}?hash={digest[:32].upper()}"
 
     def _cached(
