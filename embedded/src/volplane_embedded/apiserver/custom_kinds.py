@@ -83,8 +83,7 @@ class CustomKinds:
 
     def served(self) -> list[Resource]:
         """Return the resources that the definitions of now define."""
-        found = (defined(bytes(each.spec)) for each in self._stored())
-        return [each for each in found if each is not None]
+        return [resource for each in self._stored() for resource in defined(bytes(each.spec))]
 
     def admit(self, resource: Resource, name: str) -> None:
         """Raise StatusError (403) for an object that may not be created because its definition is being deleted."""
@@ -104,7 +103,7 @@ class CustomKinds:
         for stored in self._objects.store.all(definition.metadata.name):
             if "deletionTimestamp" not in stored.decode()["metadata"]:
                 namespace, _, name = stored.key.rpartition("/")
-                if (resource := defined(bytes(definition.spec))) is not None:
+                for resource in defined(bytes(definition.spec))[:1]:
                     self._delete(resource, namespace, name)
 
     def _finish(self, name: str) -> None:

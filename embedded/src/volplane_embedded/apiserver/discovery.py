@@ -97,12 +97,13 @@ class Discovery:
         }
 
     def _groups(self) -> list[Json]:
-        groups = []
+        groups: dict[str, Json] = {}
         for group, version in self._versions:
             if group:
                 shown = {"groupVersion": f"{group}/{version}", "version": version}
-                groups.append({"name": group, "versions": [shown], "preferredVersion": shown})
-        return groups
+                known = groups.setdefault(group, {"name": group, "versions": [], "preferredVersion": shown})
+                known["versions"].append(shown)
+        return list(groups.values())
 
     def _resources(self, group: str, version: str) -> tuple[Json, str] | None:
         served = self._versions.get((group, version))
@@ -116,16 +117,19 @@ class Discovery:
         return document, _JSON
 
     def _aggregated(self, *, core: bool, version: str) -> Json:
-        items = [
-            {
-                "metadata": {"name": group} if group else {},
-                "versions": [{"version": served, "resources": _nested(lines), "freshness": "Current"}],
-            }
-            for (group, served), lines in self._versions.items()
-            if bool(group) != core
-        ]
+        items: dict[str, Json] = {}
+        for (group, served), lines in self._versions.items():
+            if bool(group) != core:
+                item = items.setdefault(group, {"metadata": {"name": group} if group else {}, "versions": []})
+                shown = {"version": served, "resources": _nested(lines), "freshness": "Current"}
+                item["versions"].append(shown)
         api_version = f"apidiscovery.k8s.io/{version}"
-        return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
+        return {
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": api_version,
+            "metadata": {},
+            "items": list(items.values()),
+        }
 
 
 def _aggregated_version(accept: str) -> str:

@@ -603,13 +603,17 @@ def test_namespaces_are_emptied_of_custom_kinds_too(calls: Calls) -> None:
     assert calls.get("/api/v1/namespaces/team").status == 404
 
 
-def test_any_simple_definition_is_served_in_its_newest_version(calls: Calls) -> None:
+def test_any_simple_definition_is_served_in_all_its_versions(calls: Calls) -> None:
     made(calls, DEFINITIONS, definition())
     things = "/apis/example.com/v1/things"
     body = {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"}}
     assert calls.create(things, body).body["size"] == 3
     assert calls.patch(f"{things}/t", {"size": 10}).causes == [("size", "FieldValueInvalid")]
-    assert calls.server.handle("GET", "/apis/example.com/v1beta1/things", {}, {}, b"").status == 404
+    (old,) = calls.get("/apis/example.com/v1beta1/things").body["items"]
+    assert (old["apiVersion"], old["metadata"]["name"]) == ("example.com/v1beta1", "t")
+    group = calls.get("/apis/example.com").body
+    assert [each["version"] for each in group["versions"]] == ["v1", "v1beta1"]
+    assert group["preferredVersion"]["version"] == "v1"
     assert [each["name"] for each in table(calls, things)["columnDefinitions"]] == ["Name", "Age"]
 
 

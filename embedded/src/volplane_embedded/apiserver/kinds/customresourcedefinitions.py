@@ -1,7 +1,7 @@
 """CustomResourceDefinitions, and the resources that they define.
 
-Of several versions the newest is served, and none is converted. What this server would not do of a schema is refused
-where its definition is created. Sources: `pkg/registry/customresource` and `pkg/registry/customresourcedefinition` of
+Of several versions none is converted. What this server would not do of a schema is refused where its definition is
+created. Sources: `pkg/registry/customresource` and `pkg/registry/customresourcedefinition` of
 k8s.io/apiextensions-apiserver.
 """
 
@@ -156,7 +156,7 @@ def _of_definition(obj: Json) -> list[Cause]:
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         if not schema:
             causes.append(Cause.required(where, "schemas are required"))
-        elif version is _served_version(spec):
+        elif version.get("served"):
             causes += custom_schema.faults(schema, where)
     return causes
 
@@ -184,25 +184,23 @@ def resource(now: Clock) -> Resource:
 # --- what a definition defines ------------------------------------------------------------------------------------
 
 
-def _served_version(spec: Json) -> Json | None:
-    """Return the newest version that is served: a stable one before beta before alpha."""
-
-    def rank(version: Json) -> tuple[int, int, int]:
-        found = _VERSION.fullmatch(version["name"])
-        if found is None:
-            return (-1, 0, 0)
-        return ({None: 2, "beta": 1, "alpha": 0}[found[2]], int(found[1]), int(found[3] or 0))
-
-    return max((each for each in spec["versions"] if each.get("served")), key=rank, default=None)
+def _rank(version: Json) -> tuple[int, int, int]:
+    """Return what versions are sorted by: stable ones are above beta and alpha ones, others below all of them."""
+    found = _VERSION.fullmatch(version["name"])
+    if found is None:
+        return (-1, 0, 0)
+    return ({None: 2, "beta": 1, "alpha": 0}[found[2]], int(found[1]), int(found[3] or 0))
 
 
 @functools.lru_cache(maxsize=64)
-def defined(encoded: bytes) -> Resource | None:
-    """Return the resource that the spec of a definition defines; None if it serves no version."""
+def defined(encoded: bytes) -> tuple[Resource, ...]:
+    """Return the resources that the spec of a definition defines: one for each served version, the newest first."""
     spec: Json = msgspec.json.decode(encoded)
-    version = _served_version(spec)
-    if version is None:
-        return None
+    served = [each for each in spec["versions"] if each.get("served")]
+    return tuple(_resource(spec, version) for version in sorted(served, key=_rank, reverse=True))
+
+
+def _resource(spec: Json, version: Json) -> Resource:
     named, schema = spec["names"], version["schema"]["openAPIV3Schema"]
     has_status = "status" in (version.get("subresources") or {})
     shown = version.get("additionalPrinterColumns") or [
