@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from ports import free_port
+from unit.cli.test_leaks import controller
 from volplane.cli.main import main
 
 
@@ -27,3 +28,17 @@ def test_status_and_drain_are_for_programs_too(kubeconfig: str, capsys: pytest.C
     assert "there is no pod default/nope" in capsys.readouterr().out
     assert main(["explain", "volumeattachment", "nope", *here]) == 1
     assert "there is no attachment nope" in capsys.readouterr().out
+
+
+@pytest.mark.real_time
+def test_status_says_which_kinds_the_api_server_does_not_serve(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = "volumesnapshots cannot be read: VolumeSnapshot is not served by this API server"
+    answer = {"drivers": [], "operations": [], "leads": True, "missing": [missing], "reasons": {}}
+    with controller({"/status": lambda _query: answer}) as address:
+        here = ("--kubeconfig", kubeconfig, "--http", address)
+        assert main(["status", *here]) == 0
+        assert missing in " ".join(capsys.readouterr().out.split())
+        assert main(["status", *here, "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["missing"] == [missing]
