@@ -178,7 +178,7 @@ def the_time_of_a_snapshot_is_its_moment(bench: Bench) -> None:
     before = now()
     snapshot = bench.instance.create_snapshot(request)
     after = now()
-    bench.subject.advance(10 * _SLACK)
+    bench.subject.advance(3 * _SLACK)
     cut = bench.was_cut(request, snapshot)
     for told in (snapshot.created_at, cut.snapshot.created_at, bench.cut(request).snapshot.created_at):
         if told is None:
