@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,9 @@ from volplane import (
     VolumeIdentity,
     VolumeSource,
 )
+from volplane.drivers.parameters import check
 from volplane_aws_ebs import AwsEbsBackend
+from volplane_aws_ebs.snapshot_parameters import PARAMETERS as SNAPSHOT_PARAMETERS
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, Fault, FaultKind, InProcess, Instance, SteppedClock
 
 DRIVER = "ebs.volplane.dev"
@@ -161,6 +163,12 @@ class Region:
     def snapshot_owner(self, name: str = "snap-a", cluster: str = "cluster-1") -> SnapshotOwnership:
         return SnapshotOwnership(cluster_id=cluster, snapshot_uid=f"uid-{name}", content_name=f"snapcontent-{name}")
 
+    def typed_snapshot(self, parameters: Mapping[str, str]) -> dict[str, Any]:
+        """The parameters of a VolumeSnapshotClass, as the core hands them over."""
+        values, flaws = check(SNAPSHOT_PARAMETERS, parameters, "parameter")
+        assert flaws == ()
+        return values
+
     def cut(self, asset: Asset | str, name: str = "snap-a", uid: str = "u1", **fields: Any) -> SnapshotRequest:
         return SnapshotRequest(
             **{
@@ -170,6 +178,7 @@ class Region:
                 "owner": self.snapshot_owner(name),
                 "snapshot": SnapshotIdentity(namespace="team-a", name="before", content=f"snapcontent-{name}"),
                 **fields,
+                "parameters": self.typed_snapshot(fields.get("parameters", {})),
             }
         )
 
@@ -177,7 +186,10 @@ class Region:
         return self.finish(self.backend.create_snapshot, self.cut(asset, name, uid, **fields))
 
     def find_snapshot(self, handle: str = "", **fields: Any) -> Any:
-        request = FindSnapshotRequest(**{"context": self.context(), "handle": handle, **fields})
+        parameters = self.typed_snapshot(fields.pop("parameters", {}))
+        request = FindSnapshotRequest(
+            **{"context": self.context(), "handle": handle, "parameters": parameters, **fields}
+        )
         return self.backend.find_snapshot(request)
 
     def ready(self, handle: str, **fields: Any) -> Any:

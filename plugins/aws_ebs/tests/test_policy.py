@@ -199,7 +199,9 @@ def test_a_whole_life_needs_no_more_than_the_policy(region: Any) -> None:
     region.delete(copy, "u3")
     region.delete(clone, "u4")
     region.delete(asset)
-    region.find_snapshot(snapshot.handle)
+    classed = {"lockMode": "governance", "lockDuration": "1", "fastSnapshotRestoreAvailabilityZones": "eu-test-1a"}
+    region.ready(snapshot.handle, parameters=classed)
+    region.fake.snapshots[snapshot.handle].lock = None
     region.listed_snapshots()
     region.fake.add_image(snapshot.handle)
     for code in ("", "OperationNotPermitted"):

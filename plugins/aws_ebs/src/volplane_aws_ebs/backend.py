@@ -34,6 +34,7 @@ from volplane_aws_ebs.ownership import adopt, list_page
 from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import IN_TREE, asset_from, instance_id, volume_id_from
 from volplane_aws_ebs.settings import EBS_ZONE_LABEL, ZONE_ID_LABEL, ZONE_LABEL, Settings, check_tag_count
+from volplane_aws_ebs.snapshot_parameters import PARAMETERS as SNAPSHOT_PARAMETERS
 from volplane_aws_ebs.snapshots import Snapshotter, list_snapshots
 from volplane_aws_ebs.state_waits import StateWaits
 from volplane_aws_ebs.volume_types import LARGEST_GIB
@@ -52,6 +53,7 @@ class AwsEbsBackend(DiskBackend):
     distribution: ClassVar[str] = "volplane-aws-ebs"
     class_parameters: ClassVar[ParameterSchema] = PARAMETERS
     disk: ClassVar[str] = "volume"
+    snapshot_parameters: ClassVar[ParameterSchema] = SNAPSHOT_PARAMETERS
     clones: ClassVar[Literal["", "in place", "anywhere"]] = "in place"
     settle_seconds: ClassVar[float] = SETTLE_SECONDS
     largest_gib: ClassVar[int] = LARGEST_GIB

@@ -37,7 +37,8 @@ class DescribeBatches:
     """The shared pollers of a driver. Safe for threads.
 
     volumes, instances, modifications, snapshots: by id. names, snapshot_names: volumes and snapshots by cluster and
-    name; the official driver's name stands for a cluster whose snapshots have its tag.
+    name; the official driver's name stands for a cluster whose snapshots have its tag. locks: LockState by snapshot.
+    fast_restores: by snapshot, from zone to state.
     """
 
     def __init__(self, client: AwsClient, clock: Callable[[], float]) -> None:
@@ -62,6 +63,10 @@ class DescribeBatches:
         )
         self.snapshot_names: StatePoller[NameKey, tuple[Ec2Snapshot, ...]] = StatePoller(
             self._snapshot_names, clock=clock, interval=_POLL_INTERVAL
+        )
+        self.locks: StatePoller[str, str] = StatePoller(self._locks, clock=clock, interval=_SNAPSHOT_INTERVAL)
+        self.fast_restores: StatePoller[str, Mapping[str, str]] = StatePoller(
+            self._fast_restores, clock=clock, interval=_SNAPSHOT_INTERVAL
         )
         self.snapshots: StatePoller[str, Ec2Snapshot] = StatePoller(
             self._snapshots, clock=clock, interval=_SNAPSHOT_INTERVAL
@@ -164,6 +169,28 @@ class DescribeBatches:
             )
             for each in map(Ec2Snapshot.of, shared):
                 found[each.id] = replace(each, shared=each.account != self.account)
+        return found
+
+    def _locks(self, ids: Sequence[str]) -> dict[str, str]:
+        action = Action.DESCRIBE_LOCKED_SNAPSHOTS
+        found: dict[str, str] = {}
+        for chunk in chunks(ids, _MAX_FILTER_VALUES):
+            locked, _gone = read_without_bad_ids(
+                chunk,
+                lambda some: self._all(self.locks, action, "Snapshots", SnapshotIds=list(some)),
+                is_bad=lambda error: error.code in _BAD_ID,
+                named=lambda error: _SNAPSHOT_ID.findall(error.message),
+            )
+            found.update((each["SnapshotId"], str(each.get("LockState", ""))) for each in locked)
+        return found
+
+    def _fast_restores(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {}
+        for chunk in chunks(ids, _MAX_FILTER_VALUES):
+            filters = [_filter("snapshot-id", chunk)]
+            action = Action.DESCRIBE_FAST_SNAPSHOT_RESTORES
+            for each in self._all(self.fast_restores, action, "FastSnapshotRestores", Filters=filters):
+                found.setdefault(each["SnapshotId"], {})[each.get("AvailabilityZone", "")] = str(each.get("State", ""))
         return found
 
     def _instances(self, ids: Sequence[str]) -> dict[str, Ec2Instance]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 from typing import Final
@@ -10,7 +10,7 @@ from typing import Final
 from volplane import InvalidArgument
 from volplane_aws_ebs.ownership_tags import RESERVED_IN_CLASSES
 from volplane_aws_ebs.settings import check_tags
-from volplane_aws_ebs.tag_templates import Render, TemplateError, parsed
+from volplane_aws_ebs.tag_templates import FIELDS, Render, TemplateError, parsed
 
 SPECIFICATION: Final = "tagSpecification"
 _LONGEST_VALUE: Final = 256
@@ -27,8 +27,12 @@ class ClassTags:
     templates: Mapping[str, tuple[str, str, Render]]
 
     @classmethod
-    def of(cls, plain: Mapping[str, str], specifications: Mapping[str, str]) -> ClassTags:
-        """specifications: parameter such as tagSpecification_1 -> "key=template". Raises InvalidArgument."""
+    def of(
+        cls, plain: Mapping[str, str], specifications: Mapping[str, str], fields: Sequence[str] = FIELDS
+    ) -> ClassTags:
+        """specifications: parameter such as tagSpecification_1 -> "key=template". fields: of the templates. Raises
+        InvalidArgument.
+        """
         check_tags(plain, "parameter tags", RESERVED_IN_CLASSES)
         for key, value in plain.items():
             _refuse_unknown_placeholders(key, value)
@@ -42,7 +46,7 @@ class ClassTags:
             if given:
                 raise InvalidArgument(f"parameter {name} is {text!r}: {given} sets the tag {key!r} too; remove one")
             try:
-                templates[key] = name, text, parsed(value)
+                templates[key] = name, text, parsed(value, fields)
             except TemplateError as error:
                 raise InvalidArgument(f"parameter {name} is {text!r}: {error}") from None
         check_tags({**plain, **dict.fromkeys(templates, "")}, "parameters tags and tagSpecification")
@@ -57,11 +61,16 @@ class ClassTags:
         values = {"namespace": namespace, "claim": claim, "volume": volume}
         tags = {key: Template(value).substitute(values)[:_LONGEST_VALUE] for key, value in self.plain.items()}
         fields = {"PVCNamespace": namespace, "PVCName": claim, "PVName": volume}
+        return {**tags, **self.filled(fields, f"claim {namespace}/{claim}")}
+
+    def filled(self, fields: Mapping[str, str], whose: str) -> dict[str, str]:
+        """Return the tags of the templates, cut to 256 characters. whose: for errors. Raises InvalidArgument."""
+        tags: dict[str, str] = {}
         for key, (name, text, render) in self.templates.items():
             try:
                 tags[key] = render(fields)[:_LONGEST_VALUE]
             except TemplateError as error:
-                raise InvalidArgument(f"parameter {name} is {text!r}, for claim {namespace}/{claim}: {error}") from None
+                raise InvalidArgument(f"parameter {name} is {text!r}, for {whose}: {error}") from None
         return tags
 
 

@@ -20,6 +20,7 @@ PARTITIONS = ("aws", "aws-cn", "aws-us-gov", "aws-iso", "aws-iso-b", "aws-iso-e"
 PLACEHOLDER = "CLUSTER_ID"
 """In the policy of the documentation."""
 _RESERVED = ("volplane.dev/", "ebs.csi.aws.com/", "CSIVolume", "kubernetes.io/created-for/", "aws:")
+_OF_SNAPSHOTS = (Action.DELETE_SNAPSHOT, Action.ENABLE_FAST_SNAPSHOT_RESTORES, Action.LOCK_SNAPSHOT)
 _NOT_OF_THE_ROLE = (Action.ASSUME_ROLE,)
 """Called with the credentials of the default chain, not with the role of the driver."""
 
@@ -57,7 +58,7 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
             _statement("AttachToInstances", [Action.ATTACH_VOLUME, Action.DETACH_VOLUME], [instance]),
             _statement("MakeSnapshotsOfMarkedVolumes", [Action.CREATE_SNAPSHOT], [volume], tagged),
             _statement("MakeMarkedSnapshots", [Action.CREATE_SNAPSHOT], snapshots, tagging),
-            _statement("DeleteMarkedSnapshots", [Action.DELETE_SNAPSHOT], snapshots, tagged),
+            _statement("ChangeMarkedSnapshots", _OF_SNAPSHOTS, snapshots, tagged),
             _statement(
                 "MarkWhatIsMade",
                 [Action.CREATE_TAGS],
@@ -76,7 +77,7 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
                 "TagForClasses", [Action.CREATE_TAGS, Action.DELETE_TAGS], [volume], _other_tags_of_marked(cluster)
             ),
             _statement("ChangeMarks", [Action.CREATE_TAGS], [volume], _own_tags_of_marked(cluster, former)),
-            *_taking_over(cluster, volume, former),
+            *_taking_over(cluster, volume, snapshots, former),
             {
                 "Sid": "ReadWhyNot",
                 "Effect": "Allow",
@@ -96,8 +97,10 @@ def _own_tags_of_marked(cluster: str, former: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _taking_over(cluster: str, volume: str, former: Sequence[str]) -> list[dict[str, Any]]:
-    """Allow to mark volumes of the official driver that nobody has marked, and to give marked ones back."""
+def _taking_over(cluster: str, volume: str, snapshots: list[str], former: Sequence[str]) -> list[dict[str, Any]]:
+    """Allow to mark volumes of the official driver that nobody has marked, and to give marked ones back; and to change
+    its snapshots, which stay as they are.
+    """
     official = ownership_tags.OFFICIAL.name
     if official not in former:
         return []
@@ -109,6 +112,7 @@ def _taking_over(cluster: str, volume: str, former: Sequence[str]) -> list[dict[
     tag = [Action.CREATE_TAGS]
     return [
         _statement("TakeOver", tag, [volume], {"StringEquals": {**made, owner: cluster}, **unmarked, **keys}),
+        _statement("ChangeItsSnapshots", _OF_SNAPSHOTS, snapshots, {"StringEquals": made, **unmarked}),
         _statement("GiveBack", tag, [volume], {"StringEquals": {ours: cluster, owner: official}, **keys}),
     ]
 

@@ -18,13 +18,13 @@ from volplane import (
     Done,
     FindSnapshotRequest,
     InProgress,
-    InvalidArgument,
     ListSnapshotsRequest,
     Snapshot,
     SnapshotOwnership,
     SnapshotPage,
     SnapshotRequest,
     VolumeInUse,
+    read_parameters,
 )
 from volplane.cloud import GIB, TAGS, BoundedCache, Fences, HookCall, RetryLater, refuse_other_snapshot
 from volplane_aws_ebs import ownership_tags
@@ -32,12 +32,15 @@ from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.errors import NOT_FOUND, is_throttled, outcome_unknown
 from volplane_aws_ebs.resources import Ec2Snapshot, Ec2Volume, existing, snapshot_id_from, volume_id
-from volplane_aws_ebs.settings import Settings
+from volplane_aws_ebs.settings import Settings, check_tag_count
+from volplane_aws_ebs.snapshot_parameters import SnapshotParameters
+from volplane_aws_ebs.snapshot_steps import SnapshotSteps
 from volplane_aws_ebs.state_waits import StateWaits
 
 _STARTED = "begun"
 _LONGEST_PAUSE = 5.0
 _FIRST_LOOK = 5.0
+_STEPS_LOOK = 1.0
 _LONGEST_LOOK = 60.0
 _PAGE_SIZE = 500
 _IN_USE = "InvalidSnapshot.InUse"
@@ -102,6 +105,7 @@ class Snapshotter:
         self._ec2 = ec2
         self._fences = fences
         self._waits = waits
+        self._steps = SnapshotSteps(ec2)
         self._uncertain_until: BoundedCache[Key, float] = BoundedCache()
         """By name: until when an empty Describe does not prove that there is no snapshot."""
         self._made: BoundedCache[str, tuple[Ec2Snapshot, float]] = BoundedCache()
@@ -114,30 +118,33 @@ class Snapshotter:
     def create(self, request: SnapshotRequest, call: HookCall) -> Snapshot | InProgress:
         """Raises RetryLater, AwsError and the errors of the contract."""
         source = volume_id(request.volume)
-        if request.parameters:
-            raise InvalidArgument(
-                f"unknown parameter {next(iter(request.parameters))!r}; snapshots of EBS have none here"
-            )
+        wanted = read_parameters(SnapshotParameters, request.parameters)
+        check_tag_count(self._ec2.settings.tags, wanted.tags.keys())
         key = (request.context.cluster_id, request.name)
         found = self._ec2.snapshots_named(*key)
         if not found and ownership_tags.OFFICIAL.replaced_by(request.context) is not None:
             found = self._ec2.snapshots_named(ownership_tags.OFFICIAL.name, request.name)
         if found:
-            return self._existing(request, found, source)
+            return self._existing(request, found, source, wanted)
         if not request.context.state.get(_STARTED):
             self._uncertain_until.setdefault(key, 0.0)
             return InProgress(retry_after=0.0, state={_STARTED: True})
-        return self._create(request, self._source(request, call.context), key, call)
+        return self._create(request, self._source(request, call.context), key, call, wanted)
 
-    def _existing(self, request: SnapshotRequest, found: tuple[Ec2Snapshot, ...], source: str) -> Snapshot:
-        """Return the oldest one, if it is of this volume and owner; that of the official driver counts as such."""
+    def _existing(
+        self, request: SnapshotRequest, found: tuple[Ec2Snapshot, ...], source: str, wanted: SnapshotParameters
+    ) -> Snapshot:
+        """Return the oldest one, if it is of this volume and owner; that of the official driver counts as such.
+
+        Where something is to be reached, only `find_snapshot` says that it is ready.
+        """
         if len(found) > 1:
             ids = ", ".join(each.id for each in found)
             request.context.log.warning("several snapshots are called %s: %s; the oldest is used", request.name, ids)
         shown = self._shown(found[0], request.context)
         belongs = self._belongs(found[0], request.owner, request.context)
         refuse_other_snapshot(shown, request, source, belongs=belongs)
-        return shown
+        return replace(shown, ready=False, retry_after=_STEPS_LOOK) if shown.ready and wanted.steps else shown
 
     @staticmethod
     def _belongs(snapshot: Ec2Snapshot, owner: SnapshotOwnership, context: Context) -> bool:
@@ -153,7 +160,9 @@ class Snapshotter:
             self._waits.creating(volume, after=0.5)
         return volume
 
-    def _create(self, request: SnapshotRequest, volume: Ec2Volume, key: Key, call: HookCall) -> Snapshot:
+    def _create(
+        self, request: SnapshotRequest, volume: Ec2Volume, key: Key, call: HookCall, wanted: SnapshotParameters
+    ) -> Snapshot:
         now = self._ec2.clock()
         uncertain_until = self._uncertain_until.setdefault(key, self._ec2.started_at + SETTLE_SECONDS)
         if uncertain_until > now:
@@ -166,7 +175,8 @@ class Snapshotter:
                 resource=("snapshots", volume.id),
                 VolumeId=volume.id,
                 Description=f"volplane snapshot {request.name} of {request.volume.name}",
-                TagSpecifications=ownership_tags.tag_specifications("snapshot", self._tags(request)),
+                TagSpecifications=ownership_tags.tag_specifications("snapshot", self._tags(request, wanted)),
+                **({"OutpostArn": wanted.outpost} if wanted.outpost else {}),
             )
         except AwsError as error:
             self._ec2.batches.snapshot_names.invalidate(key)
@@ -178,22 +188,28 @@ class Snapshotter:
         made = Ec2Snapshot.of(answer)
         self._ec2.batches.account = made.account
         self._made.put(made.id, (made, self._ec2.clock()))
-        return self._existing(request, (made,), volume.id)
+        return self._existing(request, (made,), volume.id, wanted)
 
-    def _tags(self, request: SnapshotRequest) -> Mapping[str, str]:
+    def _tags(self, request: SnapshotRequest, wanted: SnapshotParameters) -> Mapping[str, str]:
         return {
             "Name": request.name,
             **self._ec2.settings.tags,
+            **wanted.rendered_tags(request.snapshot),
             **ownership_tags.snapshot_tags(request.owner, request.name, request.snapshot),
             **TAGS.of_term(request.context),
         }
 
     # --- find ---------------------------------------------------------------------------------------------------
 
-    def find(self, request: FindSnapshotRequest, _call: HookCall) -> Snapshot | Absent:
+    def find(self, request: FindSnapshotRequest, call: HookCall) -> Snapshot | Absent:
         """Raises AwsError."""
         found = self._by_handle(request.handle) if request.handle else self._by_name(request)
-        return Absent() if found is None else self._shown(found, request.context)
+        if found is None:
+            return Absent()
+        shown, wanted = self._shown(found, request.context), read_parameters(SnapshotParameters, request.parameters)
+        owner = shown.owner
+        ours = owner is not None and owner.cluster_id in (request.context.cluster_id, ownership_tags.OFFICIAL.name)
+        return self._steps.taken(shown, wanted, call) if ours and not shown.failed else shown
 
     def _by_handle(self, handle: str) -> Ec2Snapshot | None:
         """Return it, also if another account shares it, or it is too new to be shown."""

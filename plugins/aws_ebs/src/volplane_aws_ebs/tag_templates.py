@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 FIELDS: Final = ("PVCNamespace", "PVCName", "PVName")
+SNAPSHOT_FIELDS: Final = ("VolumeSnapshotNamespace", "VolumeSnapshotName", "VolumeSnapshotContentName")
+"""Fields of tags of volumes, and of snapshots."""
 
 Value = str | int | bool
 Render = Callable[[Mapping[str, str]], str]
@@ -33,9 +35,13 @@ class TemplateError(ValueError):
     """The text is no template, or cannot be filled in; the message says why."""
 
 
-def parsed(text: str) -> Render:
-    """Return the template as a function. Raises TemplateError, and so does the function."""
+def parsed(text: str, fields: Sequence[str] = FIELDS) -> Render:
+    """Return the template as a function. fields: that it may use. Raises TemplateError, and so does the function."""
     parts = _parts(text)
+    actions = [content for kind, content in parts if kind == "action" and not content.startswith("/*")]
+    for match in (each for content in actions for each in _TOKEN.finditer(content)):
+        if match["field"] and match["field"] not in fields:
+            raise TemplateError(f"there is no .{match['field']}, but .{', .'.join(fields)}")
     render, ended = _sequence(parts, depth=0)
     if ended:
         raise TemplateError(f"{{{{{ended}}}}} has no {{{{if}}}} before it")
@@ -162,8 +168,6 @@ def _command(tokens: list[tuple[str, str]], depth: int, before: _Expression | No
 def _operand(tokens: list[tuple[str, str]], depth: int) -> _Expression:
     kind, text = tokens.pop()
     if kind == "field":
-        if text not in FIELDS:
-            raise TemplateError(f"there is no .{text}, but .{', .'.join(FIELDS)}")
         return lambda fields: fields[text]
     if kind == "mark":
         if text != "(":
