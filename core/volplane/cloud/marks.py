@@ -19,8 +19,8 @@ _PLAIN = re.compile(r"[a-z0-9-]")
 _ENCODED = re.compile(r"_([0-9a-f]{1,6})_")
 _CUT = re.compile(r"_x[0-9a-f]{24}_$")
 _GENERATION = re.compile(r"[0-9]{1,9}")
-_SNAPSHOT = "snapshot-"
-"""What the stock snapshotter puts before the uid of a VolumeSnapshot to name the snapshot, as volplane does."""
+_SNAPSHOT, _CONTENT = "snapshot-", "snapcontent-"
+"""What stands before the uid of a VolumeSnapshot in the names of its snapshot and its content."""
 
 
 def label_text(text: str) -> str:
@@ -76,7 +76,7 @@ class OfficialDriver:
         uid = marks.get(self.snapshot, "").removeprefix(_SNAPSHOT)
         if not uid or not marks[self.snapshot].startswith(_SNAPSHOT):
             return None
-        return SnapshotOwnership(cluster_id=self.name, snapshot_uid=uid, content_name=f"snapcontent-{uid}")
+        return SnapshotOwnership(cluster_id=self.name, snapshot_uid=uid, content_name=_CONTENT + uid)
 
 
 class Marks:
@@ -192,10 +192,11 @@ class Marks:
         if not cluster or not uid or not content:
             return None
         own = bool(cluster_id) and cluster == self.encode(cluster_id)
+        usual = _CONTENT + self._decode(uid)  # Also where the encoding has cut it.
         return SnapshotOwnership(
             cluster_id=cluster_id if own else self._decode(cluster),
             snapshot_uid=self._decode(uid),
-            content_name=self._decode(content),
+            content_name=usual if content == self.encode(usual) else self._decode(content),
         )
 
     def snapshot_belongs(

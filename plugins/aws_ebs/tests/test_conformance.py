@@ -17,7 +17,8 @@ SECRET = "known-to-two-accounts"
 LATE = tuple(
     rule
     for rule in RULES
-    if rule.check.__module__.rpartition(".")[2] in ("provisioning", "deleting", "crashes", "concurrency", "attaching")
+    if rule.check.__module__.rpartition(".")[2]
+    in ("provisioning", "deleting", "crashes", "concurrency", "attaching", "snapshots")
     # It takes what an earlier demand made, and what becomes visible only now, for something that a crash has left.
     and rule.name != "a-crash-in-the-middle-of-provision-leaves-nothing-unseen"
 )

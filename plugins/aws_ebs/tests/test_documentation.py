@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from volplane import ParameterSchema
 from volplane_aws_ebs.parameters import PARAMETERS
+from volplane_aws_ebs.snapshot_parameters import PARAMETERS as SNAPSHOT_PARAMETERS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGES = [
@@ -42,12 +44,26 @@ OFFICIAL = (
 """Parameters of classes: kubernetes-sigs/aws-ebs-csi-driver, docs/parameters.md and pkg/driver/constants.go."""
 
 
+OFFICIAL_OF_SNAPSHOTS = (
+    "tagSpecification fastSnapshotRestoreAvailabilityZones outpostArn lockMode lockDuration "
+    "lockExpirationDate lockCoolOffPeriod"
+)
+"""Parameters of VolumeSnapshotClasses, there."""
+
+
 @pytest.mark.skipif(not COMPARED.is_file(), reason="not in the repository")
-def test_the_comparison_says_of_every_parameter_what_the_schema_says() -> None:
-    section = COMPARED.read_text("utf-8").split("### Parameters of its classes\n")[1].split("\n## ")[0]
-    told = dict(re.findall(r"^\| `([^`]+)` \| (\w+) \|", section, re.MULTILINE))
-    known = {parameter.name for parameter in PARAMETERS.parameters}
-    assert told == {name: "same" if name in known else "absent" for name in OFFICIAL.split()}
+@pytest.mark.parametrize(
+    ("heading", "schema", "official"),
+    [("classes", PARAMETERS, OFFICIAL), ("snapshot classes", SNAPSHOT_PARAMETERS, OFFICIAL_OF_SNAPSHOTS)],
+)
+def test_the_comparison_says_of_every_parameter_what_the_schema_says(
+    heading: str, schema: ParameterSchema, official: str
+) -> None:
+    section = COMPARED.read_text("utf-8").split("## aws_ebs and")[1].split("\n## ")[0]
+    table = section.split(f"### Parameters of its {heading}\n")[1].split("\n### ")[0]
+    told = dict(re.findall(r"^\| `([^`]+)` \| (\w+) \|", table, re.MULTILINE))
+    known = {parameter.name for parameter in schema.parameters}
+    assert told == {name: "same" if name in known else "absent" for name in official.split()}
 
 
 @pytest.mark.skipif(not COMPARED.is_file(), reason="not in the repository")

@@ -227,7 +227,8 @@ class Site:
         return self.finish(self.backend.delete_snapshot, request)
 
     def listed_snapshots(self, **context: Any) -> list[Any]:
-        snapshots, page = [], None
+        snapshots: list[Any] = []
+        page = None
         while True:
             answer = self.backend.list_snapshots(ListSnapshotsRequest(context=self.context(**context), page=page))
             snapshots += answer.snapshots
@@ -236,7 +237,8 @@ class Site:
                 return snapshots
 
     def listed(self) -> list[Any]:
-        assets, page = [], None
+        assets: list[Any] = []
+        page = None
         while True:
             answer = self.backend.list_assets(ListRequest(context=self.context(), page=page))
             assets += answer.assets

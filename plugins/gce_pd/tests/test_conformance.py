@@ -11,7 +11,7 @@ from volplane_testing.conformance import RULES
 BY_TIME = tuple(
     rule
     for rule in RULES
-    if rule.check.__module__.rpartition(".")[2] in ("provisioning", "deleting", "concurrency", "attaching")
+    if rule.check.__module__.rpartition(".")[2] in ("provisioning", "deleting", "concurrency", "attaching", "snapshots")
 )
 """Rules that hold or break by when things happen."""
 
@@ -20,6 +20,16 @@ class TestGcePd(BackendConformance):
     @pytest.fixture
     def backend(self) -> Subject:
         return subject(Behaviour(max_results=5), hyperdisks=True, crash_points=12)
+
+
+class TestGcePdImages(BackendConformance):
+    """Images as snapshots."""
+
+    rules = tuple(rule for rule in RULES if rule.check.__module__.endswith(".snapshots"))
+
+    @pytest.fixture
+    def backend(self) -> Subject:
+        return subject(Behaviour(max_results=5), images=True, crash_points=6)
 
 
 class TestGcePdSlowAndFew(BackendConformance):

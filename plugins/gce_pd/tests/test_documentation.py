@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from volplane import ParameterSchema
 from volplane_gce_pd.parameters import PARAMETERS
+from volplane_gce_pd.snapshot_parameters import PARAMETERS as SNAPSHOT_PARAMETERS
 
 PAGE = Path(__file__).resolve().parents[1] / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
@@ -33,12 +35,23 @@ OFFICIAL = (
 """Parameters of classes: kubernetes-sigs/gcp-compute-persistent-disk-csi-driver, pkg/parameters/parameters.go."""
 
 
+OFFICIAL_OF_SNAPSHOTS = "storage-locations snapshot-type image-family labels resource-tags"
+"""Parameters of VolumeSnapshotClasses, there."""
+
+
 @pytest.mark.skipif(not COMPARED.is_file(), reason="not in the repository")
-def test_the_comparison_says_of_every_parameter_what_the_schema_says() -> None:
-    section = COMPARED.read_text("utf-8").split("## gce_pd")[1].split("### Parameters of its classes\n")[1]
-    told = dict(re.findall(r"^\| `([^`]+)` \| (\w+) \|", section, re.MULTILINE))
-    known = {parameter.name for parameter in PARAMETERS.parameters}
-    assert told == {name: "same" if name in known else "absent" for name in OFFICIAL.split()}
+@pytest.mark.parametrize(
+    ("heading", "schema", "official"),
+    [("classes", PARAMETERS, OFFICIAL), ("snapshot classes", SNAPSHOT_PARAMETERS, OFFICIAL_OF_SNAPSHOTS)],
+)
+def test_the_comparison_says_of_every_parameter_what_the_schema_says(
+    heading: str, schema: ParameterSchema, official: str
+) -> None:
+    section = COMPARED.read_text("utf-8").split("## gce_pd and")[1]
+    table = section.split(f"### Parameters of its {heading}\n")[1].split("\n### ")[0]
+    told = dict(re.findall(r"^\| `([^`]+)` \| (\w+) \|", table, re.MULTILINE))
+    known = {parameter.name for parameter in schema.parameters}
+    assert told == {name: "same" if name in known else "absent" for name in official.split()}
 
 
 @pytest.mark.skipif(not COMPARED.is_file(), reason="not in the repository")

@@ -369,6 +369,8 @@ def test_the_marks_of_a_snapshot_are_read_as_they_were_written(marks: Any) -> No
     for cluster in ("here", "Cluster of Ours/1", "x" * 200):
         owner = replace(OF_SNAPSHOT, cluster_id=cluster)
         assert marks.snapshot_owner(marks.of_snapshot(owner), cluster) == owner
+    long = replace(OF_SNAPSHOT, snapshot_uid="a" * 60, content_name=f"snapcontent-{'a' * 60}")
+    assert marks.snapshot_owner(marks.of_snapshot(long), "here") == long
     assert marks.snapshot_owner({**marks.of_snapshot(OF_SNAPSHOT), marks.content: ""}) is None
     assert marks.snapshot_owner(marks.of(OWNER)) is None, "marks of a volume, which other tools copy, are none"
 

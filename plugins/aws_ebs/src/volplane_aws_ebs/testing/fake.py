@@ -169,6 +169,11 @@ class FakeEC2(FakeCloud):
         with self.locked_state() as account:
             instances.terminate_instance(account, instance)
 
+    def unix_time(self) -> float:
+        """Return the Unix time that the clock stands for, as in answers."""
+        with self.locked_state() as account:
+            return account.unix_time(account.now)
+
     def add_image(self, snapshot: str) -> str:
         """Make an AMI of a snapshot, as another client does; returns its id."""
         with self.locked_state() as account:

@@ -66,6 +66,7 @@ def subject(
         {"region": behaviour.region, "attach": True, "mutations_per_second": 1000, **options},
         driver_name=AwsEbsBackend.default_driver_name,
         other_parameters={"type": "gp3", "iops": "4000"},
+        snapshot_parameters={"tagSpecification_1": "of={{ .VolumeSnapshotName }}"},
         mutable_parameters={"iops": "5000", "throughput": "200"},
         capacity_bytes=20 * GIB,
         segments=tuple({ZONE: each} for each in behaviour.zones[:2]),
@@ -78,6 +79,7 @@ def subject(
             VolumeSource(kind="awsElasticBlockStore", fields={"volumeID": "disk-1"}),
         ),
         advance=clock.advance,
+        now=fake.unix_time,
         inspect=lambda: sorted(
             (each.id, each.state, each.size, tuple(each.tags.items())) for each in fake.volumes.values()
         ),

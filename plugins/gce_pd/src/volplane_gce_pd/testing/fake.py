@@ -148,6 +148,11 @@ class FakeCompute(FakeCloud):
         with self.locked_state() as project:
             instances.delete_instance(project, instance)
 
+    def unix_time(self) -> float:
+        """Return the Unix time that the clock stands for, as in answers."""
+        with self.locked_state() as project:
+            return project.unix_time()
+
     def remove_disk(self, place: str, name: str) -> None:
         """Remove a disk at once, as if another client had deleted it."""
         with self.locked_state() as project:

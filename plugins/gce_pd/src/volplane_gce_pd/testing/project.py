@@ -141,9 +141,13 @@ class Project:
         self._last += 1
         return self._last
 
+    def unix_time(self) -> float:
+        """Return the Unix time now."""
+        return _EPOCH + self.now
+
     def stamp(self) -> str:
         """Return the time now, as in answers."""
-        return datetime.fromtimestamp(_EPOCH + self.now, UTC).isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(self.unix_time(), UTC).isoformat(timespec="milliseconds")
 
     # --- resources ----------------------------------------------------------------------------------------------
 

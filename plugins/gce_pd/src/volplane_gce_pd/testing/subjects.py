@@ -43,12 +43,17 @@ _KINDS: Final = (
 
 
 def subject(
-    behaviour: Behaviour | None = None, *, hyperdisks: bool = False, crash_points: int = 24, **options: Any
+    behaviour: Behaviour | None = None,
+    *,
+    hyperdisks: bool = False,
+    images: bool = False,
+    crash_points: int = 24,
+    **options: Any,
 ) -> Subject:
     """Return the driver on an empty mocked project with two virtual machines.
 
-    hyperdisks: its class asks for them, so that `modify` can be judged. options: of the driver, in addition to those
-    that the mock needs.
+    hyperdisks: its class asks for them, so that `modify` can be judged. images: its snapshots are images. options: of
+    the driver, in addition to those that the mock needs.
     """
     behaviour = behaviour or Behaviour()
     clock = SteppedClock()
@@ -74,6 +79,7 @@ def subject(
         driver_name=GcePdBackend.default_driver_name,
         parameters={"type": "hyperdisk-balanced"} if hyperdisks else {},
         other_parameters={"type": "pd-ssd"},
+        snapshot_parameters={"labels": "team=storage", **({"snapshot-type": "images"} if images else {})},
         mutable_parameters={"iops": "4000", "throughput": "200"} if hyperdisks else {},
         capacity_bytes=20 * GIB,
         segments=({ZONE_LABEL: zone}, {ZONE_LABEL: behaviour.zones[1]}),
@@ -92,6 +98,7 @@ def subject(
             VolumeSource(kind="gcePersistentDisk", fields={"pdName": "disk-1"}),
         ),
         advance=clock.advance,
+        now=fake.unix_time,
         inspect=lambda: sorted(
             (disk.place, disk.name, disk.status, disk.size, str(sorted(disk.labels.items())))
             for disk in fake.disks.values()
