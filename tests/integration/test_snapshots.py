@@ -13,6 +13,7 @@ import pytest
 from integration.stock_api import StockApi
 from integration.stock_snapshots import StockSnapshotController
 from volplane import InProgress, Snapshot, Unavailable
+from volplane.controller.metrics import Metrics
 from volplane.kube import names
 from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_testing import Cluster
@@ -614,3 +615,27 @@ async def test_where_the_kinds_appear_later_snapshots_begin_then_and_claims_neve
         world.create_class()
         world.cut()
         await world.status(readyToUse=True, seconds=90.0)
+
+
+async def test_snapshots_are_counted_by_driver_and_state() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut("good")
+        world.cut("lost")
+        world.cut("wrong", source={"persistentVolumeClaimName": "none"}, volumeSnapshotClassName="daily")
+        for name in ("good", "lost"):
+            await world.status(name, readyToUse=True)
+        lost = world.content("lost")
+        made.snapshots.pop(lost["status"]["snapshotHandle"])
+        strip(cluster, "volumesnapshotcontents", lost["metadata"]["name"])
+        await world.status("lost", readyToUse=False)
+        await world.status("wrong", readyToUse=False)
+        metrics = Metrics()
+        cluster.controllers.plane.controllers["snapshot-contents"].measure(metrics)
+        counted = {
+            state: metrics.registry.get_sample_value("volplane_snapshots", {"driver": cluster.driver, "state": state})
+            for state in ("ready", "failed", "error", "pending")
+        }
+        assert counted == {"ready": 1.0, "failed": 1.0, "error": 1.0, "pending": None}

@@ -184,6 +184,10 @@ class Metrics:
         self.counted: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
         """How many objects there are, by the key in `inventory` and the labels; changed in the loop."""
 
+        self.snapshots = gauge(
+            "volplane_snapshots{driver,state}", "VolumeSnapshots, by state: ready, pending, error (tried again), failed"
+        )
+
         # Attachments, under the names of the attach-detach controller.
         self.forced_detaches = gauge(
             "attach_detach_controller_attachdetach_controller_forced_detaches{reason}",

@@ -45,6 +45,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             operations=operations.handlers(),
             resync=state.contents.keys,
             of_driver=handlers.contents_of_driver,
+            measure=lambda metrics: metrics.snapshots.show(state.count()),
         )
     if not common:
         return

@@ -5,6 +5,7 @@ The objects live in caches of this package, which stay empty where a cluster doe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -185,6 +186,18 @@ class SnapshotState:
         if volume is None or content.spec.source.volume_handle not in (handle_of(volume), handle_in_source(volume)):
             return None
         return volume
+
+    def count(self) -> Counter[tuple[str, str]]:
+        """Count the VolumeSnapshots of our drivers by driver and state."""
+        found: Counter[tuple[str, str]] = Counter()
+        for snapshot in self.snapshots.values():
+            content, status = self.content_of(snapshot), snapshot.status
+            of_class = self.classes.get(snapshot.spec.volume_snapshot_class_name or "")
+            driver = content.spec.driver if content is not None else of_class.driver if of_class is not None else ""
+            if self.cluster.has_driver(driver):
+                wrong = "failed" if is_terminal(status.error) else "error" if status.error is not None else "pending"
+                found[driver, "ready" if status.ready_to_use else wrong] += 1
+        return found
 
     def unfinished_of(self, claim_key: str) -> Iterator[VolumeSnapshot]:
         """Yield the VolumeSnapshots that still need the volume of this claim."""
