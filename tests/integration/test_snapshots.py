@@ -96,7 +96,8 @@ class World:
         return [f"{each.verb} {each.resource}" for each in self.cluster.requests if of_snapshots(each)]
 
     def finalizers(self) -> Any:
-        return self.api.get("persistentvolumeclaims", "data")["metadata"].get("finalizers") or []
+        found = self.api.get("persistentvolumeclaims", "data") or {"metadata": {}}
+        return found["metadata"].get("finalizers") or []
 
 
 async def test_a_snapshot_is_ready_after_six_writes_and_two_events() -> None:

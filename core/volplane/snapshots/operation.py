@@ -26,7 +26,6 @@ from volplane.kube.objects import VolumeSnapshotContent
 from volplane.operations.operation import Again
 from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, SnapshotIdentity, SnapshotRequest
 from volplane.snapshots.contents import CREATE, DELETE, FIND, awaits_snapshot, may_cut
-from volplane.snapshots.parameters import typed_parameters
 from volplane.snapshots.state import (
     CONTENT_PREFIX,
     SNAPSHOT_PREFIX,
@@ -105,7 +104,7 @@ class SnapshotOperations:
             volume=identity,
             owner=owner_of_snapshot(content, self.state.cluster.cluster_id),
             snapshot=SnapshotIdentity(namespace=reference.namespace, name=reference.name, content=content.name),
-            parameters=typed_parameters(intent.parameters, driver),
+            parameters=driver.typed_parameters(intent.parameters, of_snapshot=True),
         )
         progress.attempted = None
         try:
@@ -156,7 +155,7 @@ class SnapshotOperations:
     def _known_parameters(self, parameters: dict[str, str], driver: DriverView) -> dict[str, object]:
         """Return the typed parameters, or none: a driver that refuses them now still has the snapshot."""
         try:
-            return typed_parameters(parameters, driver)
+            return driver.typed_parameters(parameters, of_snapshot=True)
         except errors.InvalidArgument:
             return {}
 

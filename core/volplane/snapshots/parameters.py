@@ -6,18 +6,9 @@ any other that the driver does not know. Without them a snapshot can be deleted 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from volplane.drivers.driver import DriverView
-from volplane.drivers.parameters import class_parameters
 from volplane.errors import InvalidArgument
 from volplane.kube.objects import VolumeSnapshotClass
-
-
-def typed_parameters(parameters: Mapping[str, str], driver: DriverView) -> dict[str, Any]:
-    """Return the typed values. Raises InvalidArgument that names every wrong key, its value and what would be right."""
-    return class_parameters(driver.info.snapshot_parameters, parameters, f"driver {driver.name}", driver.options)
 
 
 def class_flaw(of_class: VolumeSnapshotClass, driver: DriverView) -> str:
@@ -31,7 +22,7 @@ def class_flaw(of_class: VolumeSnapshotClass, driver: DriverView) -> str:
         policy = of_class.deletion_policy
         return f'VolumeSnapshotClass "{of_class.name}": deletionPolicy is "{policy}"; use "Delete" or "Retain"'
     try:
-        typed_parameters(of_class.parameters or {}, driver)
+        driver.typed_parameters(of_class.parameters or {}, of_snapshot=True)
     except InvalidArgument as error:
         return f'VolumeSnapshotClass "{of_class.name}": {error}'
     return ""
