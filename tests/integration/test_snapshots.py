@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,9 +14,13 @@ import pytest
 from integration.stock_api import StockApi
 from integration.stock_snapshots import StockSnapshotController
 from volplane import InProgress, Snapshot, Unavailable
+from volplane.cli import snapshots as command
 from volplane.controller.metrics import Metrics
+from volplane.errors import VolplaneError
 from volplane.kube import names
+from volplane.kube.client import Client
 from volplane_embedded.apiserver.custom_kinds import definitions
+from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import Cluster
 from volplane_testing.control_plane import reasons_of
 from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
@@ -640,3 +645,46 @@ async def test_snapshots_are_counted_by_driver_and_state() -> None:
             for state in ("ready", "failed", "error", "pending")
         }
         assert counted == {"ready": 1.0, "failed": 1.0, "error": 1.0, "pending": None}
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def person(cluster: Cluster) -> Client:
+    return Client(InProcessTransport(cluster.server))
+
+
+async def test_the_command_waits_until_the_cut_or_until_the_snapshot_is_ready() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        made.delay = 600.0
+        await command.wish(person(cluster), "default/data", "default/s")
+        cut = await command.until(person(cluster), "default/s", command.is_cut, 60.0)
+        assert not cut.status.ready_to_use
+        assert not command.is_ready(await command.until(person(cluster), "default/s", command.is_ready, 60.0))
+        assert command.is_ready(await command.until(person(cluster), "default/s", command.is_ready, 900.0))
+
+
+async def test_the_command_says_why_nothing_can_be_cut() -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = World(cluster)
+        with pytest.raises(VolplaneError, match="there is no claim default/data"):
+            await command.wish(person(cluster), "default/data", "default/s")
+        await cluster.create_claim("waits", storage_class="none")
+        with pytest.raises(VolplaneError, match="claim default/waits is Pending"):
+            await command.wish(person(cluster), "default/waits", "default/s")
+        await world.begin()
+        await command.wish(person(cluster), "default/data", "default/s")
+        with pytest.raises(VolplaneError, match="exists already; give another --name"):
+            await command.wish(person(cluster), "default/data", "default/s")
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        cluster.server.handle("DELETE", f"{DEFINITIONS}/volumesnapshots.snapshot.storage.k8s.io", {}, {}, b"")
+        with pytest.raises(VolplaneError, match="this cluster serves no VolumeSnapshots"):
+            await command.wish(person(cluster), "default/data", "default/t")
+
+
+def test_a_snapshot_is_called_after_its_claim_and_the_time() -> None:
+    assert command.name_at("team-a/data", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "data-20260102t030405"
