@@ -26,7 +26,7 @@ from volplane_testing.control_plane import reasons_of
 from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryStorage
-from volplane_testing.transport import ApiCall, Ask
+from volplane_testing.transport import ApiCall, Ask, Behaviour, answer_lost, refuse
 
 WRITES = ("create", "patch", "delete")
 
@@ -345,6 +345,28 @@ async def test_a_crash_at_any_write_loses_nothing_and_cuts_once(number: int, los
         await world.gone()
         assert not made.snapshots
         assert not cluster.api.all("volumesnapshotcontents")
+
+
+@pytest.mark.parametrize(
+    "fault", [refuse(409), refuse(500), answer_lost, refuse(403)], ids=["409", "500", "lost", "403"]
+)
+async def test_writes_that_fail_are_made_again(fault: Behaviour) -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        await cluster.settle()
+        for number in range(6):
+            cluster.script.add(of_snapshots, fault, skip=number)
+        world.cut()
+        await world.status(readyToUse=True)
+        await world.wait(lambda: names.CLAIM_AS_SOURCE not in world.finalizers())
+        assert made.made == 2
+        for number in range(4):
+            cluster.script.add(of_snapshots, fault, skip=number)
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert not made.snapshots
 
 
 @pytest.mark.parametrize("lost", [False, True])
