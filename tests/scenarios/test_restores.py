@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from scenarios.test_copies import CLAIMS, VOLUMES, Json, a_cluster, asset, now, told
 from volplane import Context, SnapshotIdentity, SnapshotOwnership, SnapshotRequest
@@ -229,6 +232,17 @@ async def test_a_node_in_another_zone_than_the_snapshots_is_given_back_to_the_sc
         assert asset(cluster, await cluster.wait_bound(claim)).segment == {ZONE: "b"}
 
 
+async def test_the_claims_of_the_how_to_are_bound_to_the_data_of_their_sources() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "restore-and-clone.md").read_text("utf-8")
+    bodies = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)]
+    async with a_snapshot() as (cluster, _):
+        found = {}
+        for body in bodies:
+            claim = cluster.api.create(CLAIMS, body)
+            found[claim["metadata"]["name"]] = asset(cluster, await cluster.wait_bound(claim)).contents
+        assert found == {"restored": ["before"], "copy": ["before", "after"]}
+
+
 @pytest.mark.parametrize("write", range(8))
 async def test_a_crash_after_any_write_repeats_the_same_demand(write: int) -> None:
     async with a_snapshot() as (cluster, _):
@@ -261,7 +275,7 @@ async def test_where_the_kinds_are_not_served_a_claim_says_so_until_they_are() -
         await cluster.settle(60.0)
         assert "does not serve volumesnapshots.snapshot.storage.k8s.io" in told(cluster, claim)
         explained = "\n".join(cluster.controllers.plane.explain("claim", "default/restored").next)
-        assert "their CRDs are not installed" in explained
+        assert "its CRD is not installed" in explained
         await cluster.wait_bound(await cluster.create_claim("empty", storage_class="fast"))
         definition["metadata"] = {"name": definition["metadata"]["name"]}
         headers = {"content-type": "application/json"}

@@ -115,12 +115,12 @@ class ProvisionOperation:
         if volume is not None:
             needed = awaits_recognition(claim, volume, self.deps.cluster)
         else:
-            needed = not claim.terminating and not claim.bound
+            # Nothing is made empty that has a source.
+            sourced = (intent is not None and intent.source is not None) or source_of(claim) is None
+            needed = not claim.terminating and not claim.bound and sourced
         # Without a record that is ours a crash would leak the asset, and another driver's is not this one's.
         if intent is None or intent.driver != driver.name or not needed:
             raise self.deps.not_justified()
-        if (intent.source is None) is not (source_of(claim) is None):
-            raise self.deps.not_justified()  # Nothing is made empty that has a source.
         if intent.fence != self.deps.cluster.fence():
             raise self.deps.not_justified()  # Another leader works on it, or did and it was not taken over yet.
         return intent

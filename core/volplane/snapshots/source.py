@@ -13,6 +13,7 @@ Source: prepareProvision, getSnapshotSource and getPVCSource of external-provisi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -57,6 +58,8 @@ from volplane.state.records import SourceRecord
 GROUP: Final = "snapshot.storage.k8s.io"
 SNAPSHOT, CLAIM = VOLUME_SNAPSHOTS.kind, CLAIMS.kind
 _INVALID = "claim in dataSource not bound or invalid"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""Of objects. The API server does not check the name in a source, which tenants write and which leads to a path."""
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
@@ -113,6 +116,8 @@ def refused_on_nodes(claim: Claim, source: TypedReference, driver: str) -> Wait:
 
 def obstacle_of(claim: Claim, source: TypedReference, driver: DriverView) -> str:
     """Return why the driver can make nothing of a source of this kind, or from this namespace; or ""."""
+    if not _NAME.fullmatch(source.name):
+        return f'"{source.name}" is the name of no {source.kind}: names have lower case letters, digits, "-" and "."'
     if (source.namespace or claim.namespace) != claim.namespace:
         theirs = f"{source.namespace}/{source.name} of {source.kind} dataSource"
         return f"accessing {theirs} from {claim.key} isn't allowed; only sources of its own namespace are supported"

@@ -319,6 +319,17 @@ def test_what_no_read_can_mend_is_refused_without_one(fields: Json, driver: Json
     assert message.startswith(why)
 
 
+@pytest.mark.parametrize(
+    "name", ["../../other/volumesnapshots/s", "x/../s", "..", "s?watch=1", "S", "s%2f", "s\n", "a" * 254]
+)
+@pytest.mark.parametrize("source", [SNAPSHOT, PVC])
+def test_a_name_that_is_none_leads_to_no_path_of_another_namespace(source: Json, name: str) -> None:
+    """The API server takes any text there."""
+    item = fast(annotations=ASKED, dataSourceRef={**source, "name": name})
+    _, _, message = told(decide_claim("default/c", world(item), LiveReads()))
+    assert "is the name of no" in message
+
+
 def test_where_the_kinds_are_not_served_the_claim_says_so_and_waits() -> None:
     waits = decide(world(restored()), {}, served=False)
     assert isinstance(waits, Wait)
