@@ -131,15 +131,20 @@ async def test_a_copy_in_place_is_made_in_the_zone_of_its_source() -> None:
         assert asset(cluster, origin).segment == asset(cluster, copied).segment == {ZONE: "b"}
 
 
-async def test_a_scheduler_that_chose_another_zone_gets_the_claim_back_with_that_of_the_source() -> None:
+@pytest.mark.parametrize("then", ["node-b", "node-a"])
+async def test_a_scheduler_that_chose_another_zone_gets_the_claim_back_and_is_bound_by_the_volume(then: str) -> None:
+    """It may choose the same node again, as it knows nothing of the source."""
     async with a_cluster("a", "b", binding_mode="WaitForFirstConsumer") as cluster:
         await an_origin(cluster, selected_node="node-b")
         claim = await cluster.create_claim("copy", storage_class="fast", selected_node="node-a", **source())
         await cluster.settle()
         assert SELECTED not in now(cluster, "copy")["metadata"].get("annotations", {})
         assert f'PersistentVolumeClaim "origin" can only be used at {ZONE}=b' in told(cluster, claim)
-        cluster.api.patch(CLAIMS, "copy", {"metadata": {"annotations": {SELECTED: "node-b"}}})
-        assert asset(cluster, await cluster.wait_bound(claim)).segment == {ZONE: "b"}
+        cluster.api.patch(CLAIMS, "copy", {"metadata": {"annotations": {SELECTED: then}}})
+        volume = await cluster.wait_bound(claim)
+        assert asset(cluster, volume).segment == {ZONE: "b"}
+        [term] = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+        assert term["matchExpressions"] == [{"key": ZONE, "operator": "In", "values": ["b"]}]
 
 
 async def test_a_class_that_excludes_the_zone_of_the_source_is_told_with_both() -> None:

@@ -65,7 +65,7 @@ def choose_segment(
     """Return where the asset goes, or why it can go nowhere: the selected node's labels, else an allowed segment.
 
     {} = the driver chooses. That is a choice, too, which a node selected later does not change. within: what counts
-    instead of the places that the class allows, where its source narrows them.
+    instead of the places that the class allows, where its source narrows them; the scheduler has to follow the volume.
     """
     keys = driver.info.topology_keys
     if not keys:
@@ -81,9 +81,11 @@ def choose_segment(
         if missing:
             lacks = f'lacks the label {missing[0]}, by which driver "{driver.name}" places volumes'
             return None, f'selected node "{selected}" {lacks}'
-        if allowed and not any(segment.items() <= labels.items() for segment in allowed):
-            return None, f'selected node "{selected}" is outside the allowedTopologies of class "{storage_class.name}"'
-        return {key: labels[key] for key in keys}, ""
+        if not allowed or any(segment.items() <= labels.items() for segment in allowed):
+            return {key: labels[key] for key in keys}, ""
+        if not within:
+            where = f'outside the allowedTopologies of class "{storage_class.name}"'
+            return None, f'selected node "{selected}" is {where}'
     if not allowed:
         return {}, ""
     return dict(allowed[crc32(claim.uid.encode()) % len(allowed)]), ""

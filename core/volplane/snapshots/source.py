@@ -300,7 +300,8 @@ def _volume_refusal(claim: Claim, copied: Claim, volume: Volume) -> str:
 
 def narrowed(wanted: Wanted, places: Sequence[Segment], cluster: ClusterState) -> tuple[Segment, ...] | Patch | Wait:
     """Return the places of the source that the class allows; or what to do where there are none, or the selected node
-    is at none of them: another one is asked for.
+    is at none of them: another one is asked for, once. After that the volume is made where it can be, and binds the
+    scheduler, which may choose without end otherwise.
     """
     claim, source, allowed = wanted.claim, wanted.source, allowed_segments(wanted.storage_class)
     both = ({**segment, **place} for place in places for segment in allowed or ({},))
@@ -312,7 +313,7 @@ def narrowed(wanted: Wanted, places: Sequence[Segment], cluster: ClusterState) -
     name = claim.annotation(names.SELECTED_NODE)
     node = cluster.nodes.get(name) if name else None
     labels = (node.metadata.labels if node is not None else None) or {}
-    if node is None or _is_at(within, labels):
+    if node is None or _is_at(within, labels) or cluster.progress.claims.get(claim.uid).given_back:
         return within
     keys = sorted({key for place in within for key in place})
     here = _shown([{key: labels.get(key, "") for key in keys}])

@@ -123,6 +123,8 @@ class EventHandlers:
             claims.forget(new.uid)
         elif new.annotation(names.SELECTED_NODE) is None:
             claims.get(new.uid).node_cleared()
+            if old is not None and old.annotation(names.SELECTED_NODE) is not None and source_of(new) is not None:
+                claims.track(new.uid).given_back = True
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         """Queue the volume, the claims that it concerns, and the volumes that share its storage no more."""

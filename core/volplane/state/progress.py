@@ -87,6 +87,8 @@ class ClaimProgress(msgspec.Struct):
     """Loop time of the end of the last `provision`, or of the first `find` since; None while a call may be running.
     `find` proves absence only `settle_seconds` after that."""
     source: FoundSource | None = None
+    given_back: bool = False
+    """A node was selected for it and taken away again, though its source says where it can be."""
     begun: bool = False
     """This process called `provision`, no volume was seen since, and what was made is not proven absent."""
 

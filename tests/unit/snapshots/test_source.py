@@ -578,6 +578,13 @@ def test_a_node_that_was_selected_elsewhere_is_given_back_with_the_place_of_the_
     )
 
 
+def test_a_scheduler_that_does_not_heed_that_is_bound_by_the_volume_which_is_made_where_it_can_be() -> None:
+    """Otherwise the claim would be passed to and fro."""
+    state = zoned(copied(annotations={SELECTED: "n"}), node("n", "a"))
+    state.progress.claims.track("uid-c").given_back = True
+    assert intent_in(state, decide(state, live(origin(), of_origin(**terms("b"))))).segment == {"zone": "b"}
+
+
 def test_a_node_that_was_selected_at_the_place_of_the_source_is_taken() -> None:
     state = zoned(copied(annotations={SELECTED: "n"}), node("n", "b"))
     assert intent_in(state, decide(state, live(origin(), of_origin(**terms("b", "c"))))).segment == {"zone": "b"}
