@@ -1,4 +1,4 @@
-"""`volplane leaks`: shows assets that no volume needs, and volumes whose asset is gone.
+"""`volplane leaks`: shows assets and snapshots that no object needs, and volumes whose asset is gone.
 
 `volplane adopt`: after a restore, marks the assets of the former cluster as this cluster's.
 """
@@ -43,7 +43,7 @@ def leaks(
 ) -> None:
     """Show orphans, ghosts, drifted and foreign assets, as the running controller last found them, or finds them now.
 
-    An orphan carries our marks, but no volume and no claim refers to it. A ghost is a volume whose asset is gone. A
+    An orphan is an asset or a snapshot with our marks to which no object refers. A ghost is a volume whose asset is gone. A
     drifted asset differs from its volume. Foreign assets belong to others and are never touched. The controller checks
     every ten minutes, and when --check asks it to. Exit code 1 if there are orphans or ghosts.
     """

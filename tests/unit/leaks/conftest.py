@@ -36,10 +36,10 @@ CLUSTER = "here"
 
 
 class Cluster:
-    """Server, people and one process."""
+    """Server, people and one process. server: of another one, whose process has ended; None = a new one."""
 
-    def __init__(self, backend: FaultyBackend) -> None:
-        self.server = ApiServer(now=clock.now, random=Random(3))
+    def __init__(self, backend: FaultyBackend, server: ApiServer | None = None) -> None:
+        self.server = server if server is not None else ApiServer(now=clock.now, random=Random(3))
         self._transport = FaultTransport(InProcessTransport(self.server))
         self.faults = self._transport.script
         self.client = Client(self._transport)

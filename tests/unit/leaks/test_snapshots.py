@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from backends import Shelf
+from unit.leaks.conftest import Cluster
 from volplane import SnapshotOwnership, SnapshotPage
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.kinds import VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.transport import Response
 from volplane.leaks.check import INTERVAL
-from volplane_testing import Answer
+from volplane_testing import Answer, FaultyBackend
 from volplane_testing.memory_storage import MemorySnapshot
 from volplane_testing.transport import ApiCall, Ask, refuse, requests
 
@@ -162,3 +164,49 @@ async def test_an_orphaned_asset_and_an_orphaned_snapshot_of_one_handle_are_two(
     cluster.repair.start()
     await asyncio.sleep(1)
     assert (shelf.assets, shelf.storage.snapshots) == ({}, {})
+
+
+async def test_a_snapshot_whose_objects_were_taken_away_by_force_is_found_and_can_be_deleted(
+    cluster: Any, shelf: Any, hooks: Any
+) -> None:
+    await cluster.make_class()
+    await cluster.claim("data")
+    body = {"driver": DRIVER, "deletionPolicy": "Delete"}
+    await cluster.client.create(
+        VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CLASSES.body(metadata={"name": "daily"}, **body)
+    )
+    spec = {"source": {"persistentVolumeClaimName": "data"}, "volumeSnapshotClassName": "daily"}
+    wish = VOLUME_SNAPSHOTS.body(metadata={"name": "s", "namespace": "default"}, spec=spec)
+    await asyncio.sleep(10)
+    uid = (await cluster.client.create(VOLUME_SNAPSHOTS, wish)).uid
+    await asyncio.sleep(30)
+    (handle,) = shelf.storage.snapshots
+    await asyncio.sleep(2 * ROUND)
+    assert cluster.found() == []
+    await cluster.process.kill()  # Nobody mends what the person does now.
+    again = Cluster(hooks, cluster.server)
+    for kind, key in ((VOLUME_SNAPSHOTS, "default/s"), (VOLUME_SNAPSHOT_CONTENTS, f"snapcontent-{uid}")):
+        await again.client.patch(kind, key, {"metadata": {"finalizers": None}})
+        await again.client.delete(kind, key)
+    async with again.running():
+        await confirmed(again)
+        assert again.found() == [("orphan", handle)]
+        again.repair.start()
+        await asyncio.sleep(1)
+        assert outcome(again) == ("done", "deleted")
+    assert shelf.storage.snapshots == {}
+
+
+async def test_a_driver_that_lists_snapshots_alone_is_checked_for_them(hooks: Any) -> None:
+    class Shop(Shelf):
+        list_assets = None  # type: ignore[assignment]
+
+    shop = Shop()
+    cluster = Cluster(FaultyBackend(shop))
+    async with cluster.running():
+        await cluster.make_class()
+        await cluster.claim("data")
+        handle = cut(shop, "u1")
+        await confirmed(cluster)
+        assert shop.assets
+        assert cluster.found() == [("orphan", handle)]
