@@ -43,9 +43,9 @@ def leaks(
 ) -> None:
     """Show orphans, ghosts, drifted and foreign assets, as the running controller last found them, or finds them now.
 
-    An orphan is an asset or a snapshot with our marks to which no object refers. A ghost is a volume whose asset is gone. A
-    drifted asset differs from its volume. Foreign assets belong to others and are never touched. The controller checks
-    every ten minutes, and when --check asks it to. Exit code 1 if there are orphans or ghosts.
+    An orphan is an asset or a snapshot with our marks to which no object refers. A ghost is a volume whose asset is
+    gone. A drifted asset differs from its volume. Foreign assets belong to others and are never touched. The controller
+    checks every ten minutes, and when --check asks it to. Exit code 1 if there are orphans or ghosts.
     """
     console = Console()
     report = asyncio.run(_report(console, http, {"driver": driver, "handle": handle}, check=check, fix=fix))

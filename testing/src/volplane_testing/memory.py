@@ -342,12 +342,12 @@ class MemoryBackend(BackendSpec):
         """Make a snapshot of the present contents of the asset."""
         storage = self.storage
         with storage.lock:
-            asset = self._there(request.volume)
             for handle, made in storage.snapshots.items():
-                if made.name == request.name and (made.source, made.owner) != (asset.handle, request.owner):
-                    raise AlreadyExists(f"snapshot {made.name} is of {made.source}, not of {asset.handle}")
+                if made.name == request.name and (made.source, made.owner) != (request.volume.handle, request.owner):
+                    raise AlreadyExists(f"snapshot {made.name} is of {made.source}, not of {request.volume.handle}")
                 if made.name == request.name:
                     return self._cut(handle, made)
+            asset = self._there(request.volume)
             storage.made += 1
             handle = f"{storage.prefix}-snapshot-{storage.made}"
             storage.snapshots[handle] = MemorySnapshot(

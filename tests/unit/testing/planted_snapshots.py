@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from volplane import (
     Absent,
@@ -22,7 +24,7 @@ from volplane import (
     hookimpl,
 )
 from volplane_testing.memory import MemoryBackend
-from volplane_testing.memory_storage import MemorySnapshot
+from volplane_testing.memory_storage import MemorySnapshot, MemoryStorage
 
 
 class _Cuts(MemoryBackend):
@@ -194,6 +196,36 @@ class SnapshotsDieWithTheirSource(_Cuts):
         return result
 
 
+class NeedsTheSourceLonger(_Cuts):
+    """Until somebody asks for the snapshot it is a view of the asset."""
+
+    def __init__(self, options: Mapping[str, Any], *, storage: MemoryStorage) -> None:
+        super().__init__(options, storage=storage)
+        self.unready: dict[str, str] = {}
+
+    @hookimpl
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
+        known = self.named(request.name) is not None
+        result = super().create_snapshot(request)
+        assert isinstance(result, Snapshot)
+        if not known:
+            self.unready[result.handle] = request.volume.handle
+        return replace(result, ready=known)
+
+    @hookimpl
+    def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | Absent:
+        found = super().find_snapshot(request)
+        self.unready.pop(getattr(found, "handle", ""), None)
+        return found
+
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done | InProgress:
+        for handle, source in self.unready.items():
+            if source == request.volume.handle:
+                self.storage.snapshots.pop(handle, None)
+        return super().delete(request)
+
+
 class CutsLater(_Cuts):
     """The snapshot is a view of the asset until it is used."""
 
@@ -300,6 +332,7 @@ SNAPSHOT_BUGS: dict[type[MemoryBackend], str] = {
     RestoresTheOldSize: "an-asset-from-a-snapshot-can-be-larger",
     RestoresAPart: "an-asset-smaller-than-its-snapshot-is-refused",
     SnapshotsDieWithTheirSource: "a-snapshot-outlives-its-source",
+    NeedsTheSourceLonger: "the-source-is-free-once-the-moment-has-passed",
     CutsLater: "an-asset-from-a-snapshot-has-the-data-of-its-moment",
     GivesTheSource: "an-asset-is-copied",
     CopiesBesideTheSource: "a-copy-is-made-in-the-place-asked-for",

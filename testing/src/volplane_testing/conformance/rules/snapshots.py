@@ -389,19 +389,35 @@ def an_asset_smaller_than_its_snapshot_is_refused(bench: Bench) -> None:
 
 @rule("create_snapshot", "delete", after=(an_asset_is_made_from_a_snapshot, delete_removes_the_asset))
 def a_snapshot_outlives_its_source(bench: Bench) -> None:
-    """The asset is deleted: its snapshot is found as before, makes an asset, and can be deleted; what was made of it
-    stays, and an equal demand gets it.
+    """The asset is deleted: its snapshot is found as before, also by an equal demand, makes an asset, and can be
+    deleted; what was made of it stays, and an equal demand gets it.
     """
     made = bench.make()
     cut = bench.cut(made)
     bench.remove(made)
     bench.require_gone(made, "its deletion while it had a snapshot")
     _require_there(bench, cut, "the deletion of its source")
+    again = bench.cut(cut.request).snapshot.handle
+    bench.require(again == cut.snapshot.handle, f"an equal demand after the deletion of its source gave {again}")
     demand = _restore(bench, cut)
     copy = bench.make(demand)
     bench.drop(cut)
     _require_gone(bench, cut, "its deletion after that of its source")
     bench.require_same(bench.instance.provision(demand), copy.asset, "an equal demand after the end of its snapshot")
+
+
+@rule("create_snapshot", "delete", after=(a_snapshot_outlives_its_source,))
+def the_source_is_free_once_the_moment_has_passed(bench: Bench) -> None:
+    """`create_snapshot` has returned the snapshot, which need not be ready: its source can be deleted at once, and the
+    snapshot becomes ready and makes an asset.
+    """
+    made = bench.make()
+    request = bench.will_snapshot(bench.snapshot_request(made))
+    snapshot = bench.instance.create_snapshot(request)
+    bench.remove(made)
+    bench.require_gone(made, "its deletion right after the moment of a snapshot")
+    cut = bench.was_cut(request, snapshot)
+    bench.make(_restore(bench, cut))
 
 
 @rule("create_snapshot", after=(an_asset_is_made_from_a_snapshot,))
@@ -609,6 +625,7 @@ RULES = (
     an_asset_from_a_snapshot_can_be_larger,
     an_asset_smaller_than_its_snapshot_is_refused,
     a_snapshot_outlives_its_source,
+    the_source_is_free_once_the_moment_has_passed,
     an_asset_from_a_snapshot_has_the_data_of_its_moment,
     an_asset_is_copied,
     a_copy_is_made_in_the_place_asked_for,
