@@ -212,3 +212,39 @@ def test_volumes_that_people_write_are_ours_if_they_name_a_volume(
         request = type(attachment)(context=attachment.context, volume=static, node=node)
         assert region.finish(region.backend.attach, request)
         assert region.expand(made, 8 * GIB, owner=None).capacity_bytes == 8 * GIB
+
+
+SNAPSHOT_CLASSES = [
+    ("examples/snapshot, tests/e2e", {}, None),
+    (
+        "docs/tagging",
+        {
+            "tagSpecification_1": "key1=value1",
+            "tagSpecification_2": "key2=",
+            "tagSpecification_3": "snapshotnamespace={{ .VolumeSnapshotNamespace }}",
+            "tagSpecification_4": "snapshotname={{ .VolumeSnapshotName }}",
+            "tagSpecification_5": "snapshotcontentname={{ .VolumeSnapshotContentName }}",
+        },
+        None,
+    ),
+    ("docs/fast-snapshot-restores", {"fastSnapshotRestoreAvailabilityZones": "eu-test-1a, eu-test-1b"}, None),
+    ("docs/snapshot-lock", {"lockMode": "governance", "lockDuration": "1"}, "governance"),
+    (
+        "docs/snapshot-lock, compliance",
+        {"lockMode": "compliance", "lockDuration": "7", "lockCoolOffPeriod": "24"},
+        "compliance",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "lock"), [each[1:] for each in SNAPSHOT_CLASSES], ids=[each[0] for each in SNAPSHOT_CLASSES]
+)
+def test_every_snapshot_class_of_the_official_driver_works_unchanged(region: Any, parameters: Any, lock: Any) -> None:
+    made = region.snapshot(region.provision(), parameters=parameters)
+    assert region.ready(made.handle, parameters=parameters).ready
+    record = region.fake.snapshots[made.handle]
+    assert (record.lock.mode if record.lock else None) == lock
+    assert region.provision("u2", source_snapshot=made.handle)
+    record.lock = None
+    assert region.delete_snapshot(made.handle) == Done()

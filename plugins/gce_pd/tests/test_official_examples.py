@@ -168,3 +168,22 @@ def test_volumes_that_people_write_are_ours_if_they_name_a_disk_of_project_and_r
     assert not site.owns("csi", driver="pd.csi.storage.gke.io", volumeHandle=handle.replace("test-project", "other"))
     assert site.attach(made, site.node(site.vm()), volume={"owner": None})
     assert site.expand(made, 300 * GIB, owner=None).capacity_bytes == 300 * GIB
+
+
+SNAPSHOT_CLASSES = [
+    ("examples/kubernetes/snapshot, e2e", {}),
+    ("docs/user-guides/snapshots", {"storage-locations": "us-east1", "snapshot-type": "snapshots"}),
+    ("docs/user-guides/snapshots, images", {"snapshot-type": "images", "image-family": "preview"}),
+    ("e2e, labels", {"labels": "key1=value1,key2=value2"}),
+]
+
+
+@pytest.mark.parametrize(
+    "parameters", [each[1] for each in SNAPSHOT_CLASSES], ids=[each[0] for each in SNAPSHOT_CLASSES]
+)
+def test_every_snapshot_class_of_the_official_driver_works_unchanged(site: Any, parameters: Any) -> None:
+    made = site.snapshot(site.provision(), parameters=parameters)
+    assert site.ready(made.handle, parameters={}).ready
+    assert site.provision("u2", source_snapshot=made.handle)
+    assert site.delete_snapshot(made.handle) == Done()
+    assert site.fake.snapshots == site.fake.images == {}

@@ -88,6 +88,9 @@ def delete(project: Project, method: str, params: Params) -> OperationRecord:
     kind = method.partition(".")[0]
     snapshot = project.snapshot(params[kind.removesuffix("s")], kind)
     table = project.images if kind == "images" else project.snapshots
+    path = snapshot.path(project.behaviour.project)
+    if snapshot.status in ("CREATING", "PENDING", "DELETING"):
+        raise ComputeError("resourceNotReady", f"The resource '{path}' is not ready")
 
     def begin() -> None:
         snapshot.status = "DELETING"
@@ -96,5 +99,4 @@ def delete(project: Project, method: str, params: Params) -> OperationRecord:
         if table.get(snapshot.name) is snapshot:
             del table[snapshot.name]
 
-    path = snapshot.path(project.behaviour.project)
     return project.operate(method, params, "global", path, Effect(begin=begin, end=end))
