@@ -10,8 +10,8 @@ import pytest
 
 from volplane import Asset, ListRequest
 from volplane.kube import names
-from volplane.kube.objects import Metadata, Volume, VolumeSpec
-from volplane.leaks.comparison import Comparison
+from volplane.kube.objects import Metadata, Volume, VolumeSnapshot, VolumeSnapshotContent, VolumeSpec
+from volplane.leaks.comparison import Comparison, SnapshotComparison
 from volplane_testing.cloud import Former
 
 GIB = 1 << 30
@@ -35,7 +35,7 @@ def test_each_volume_gets_its_verdict(region: Any) -> None:
     region.fake.remove_volume(made["ghost"].handle)
     comparison = Comparison(DRIVER, "cluster-1")
     for each in region.listed():
-        comparison.add_asset(each)
+        comparison.add_listed(each)
     for uid in ("kept", "drifted", "ghost"):
         comparison.add_volume(persistent(made[uid], uid))
     found = [finding for finding in comparison.findings() if finding is not None]
@@ -44,6 +44,23 @@ def test_each_volume_gets_its_verdict(region: Any) -> None:
         ("drifted", made["drifted"].handle),
         ("foreign", made["foreign"].handle),
         ("ghost", made["ghost"].handle),
+    }
+
+
+def test_each_snapshot_gets_its_verdict(region: Any) -> None:
+    asset = region.provision()
+    region.fake.behave(snapshot_interval=0.0)
+    made = {name: region.snapshot(asset, name) for name in ("kept", "wanted", "orphan", "foreign")}
+    region.fake.snapshots[made["foreign"].handle].tags["volplane.dev/cluster"] = "cluster-2"
+    comparison = SnapshotComparison(DRIVER, "cluster-1")
+    for each in region.listed_snapshots():
+        comparison.add_listed(each)
+    comparison.add_snapshot(VolumeSnapshot(metadata=Metadata(name="w", namespace="team-a", uid="uid-wanted")))
+    comparison.add_content(VolumeSnapshotContent(metadata=Metadata(name="snapcontent-kept", uid="c")))
+    found = [finding for finding in comparison.findings() if finding is not None]
+    assert {(str(each.verdict), each.handle) for each in found} == {
+        ("orphan", made["orphan"].handle),
+        ("foreign", made["foreign"].handle),
     }
 
 

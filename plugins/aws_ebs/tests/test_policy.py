@@ -281,3 +281,16 @@ def test_the_policy_does_not_reach_the_volumes_of_another_cluster(region: Any) -
         f"DeleteVolume on arn:aws:ec2:r:1:volume/{asset.handle}",
         f"CreateTags on arn:aws:ec2:r:1:volume/{asset.handle}",
     ]
+
+
+@pytest.mark.parametrize("former", [["ebs.csi.aws.com"], []])
+def test_snapshots_of_the_official_driver_are_changed_only_by_a_policy_that_names_it(region: Any, former: Any) -> None:
+    asset = region.provision()
+    handle = region.snapshot(asset).handle
+    region.fake.snapshots[handle].tags = {
+        "CSIVolumeSnapshotName": "snapshot-uid-snap-a",
+        "ebs.csi.aws.com/cluster": "true",
+    }
+    judge = Judge(region, iam_policy("cluster-1", former=former))
+    region.delete_snapshot(handle, driver="ebs.csi.aws.com")
+    assert judge.denied == ([] if former else [f"DeleteSnapshot on arn:aws:ec2:r:1:snapshot/{handle}"])

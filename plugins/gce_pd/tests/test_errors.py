@@ -198,8 +198,9 @@ def test_the_full_queue_of_one_machine_slows_no_other_one(new_site: Any, code: s
 def test_a_young_snapshot_makes_only_its_disk_wait(site: Any) -> None:
     one, two = site.provision("u1"), site.provision("u2")
     site.snapshot(one, "snap-1", "u1")
-    with pytest.raises(Throttled, match="only what changes it waits"):
+    with pytest.raises(Throttled, match="once in ten minutes") as raised:
         site.snapshot(one, "snap-2", "u1")
+    assert raised.value.retry_after == 60.0
     assert site.snapshot(two, "snap-3", "u2").handle.endswith("/snap-3")
     assert site.expand(one, 20 << 30).capacity_bytes == 20 << 30
     site.clock.advance(600.0)
@@ -207,8 +208,13 @@ def test_a_young_snapshot_makes_only_its_disk_wait(site: Any) -> None:
 
 
 def test_a_disk_that_was_changed_lately_waits_for_minutes_not_for_seconds() -> None:
-    """In the table: "resourceOperationRateExceeded of a change"."""
-    for call, retry in (("disks.update", 600.0), ("regionDisks.resize", 600.0), ("snapshots.insert", 5.0)):
+    """In the table: "resourceOperationRateExceeded of a change", "resourceOperationRateExceeded of a snapshot"."""
+    for call, retry in (
+        ("disks.update", 600.0),
+        ("regionDisks.resize", 600.0),
+        ("snapshots.insert", 60.0),
+        ("instances.attachDisk", 5.0),
+    ):
         error = GceError(call, "resourceOperationRateExceeded", "It was changed recently.")
         assert errors.to_backend_error(error, "change it").retry_after == retry
 

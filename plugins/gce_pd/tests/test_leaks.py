@@ -10,8 +10,8 @@ import pytest
 from volplane import Asset, ListRequest
 from volplane.cloud import LABELS
 from volplane.kube import names
-from volplane.kube.objects import Metadata, Volume, VolumeSpec
-from volplane.leaks.comparison import Comparison
+from volplane.kube.objects import Metadata, Volume, VolumeSnapshot, VolumeSnapshotContent, VolumeSpec
+from volplane.leaks.comparison import Comparison, SnapshotComparison
 
 DRIVER = "pd.volplane.dev"
 A = "europe-test1-a"
@@ -34,7 +34,7 @@ def test_each_disk_gets_its_verdict(site: Any) -> None:
         del project.disks[key]
     comparison = Comparison(DRIVER, "cluster-1")
     for each in site.listed():
-        comparison.add_asset(each)
+        comparison.add_listed(each)
     for uid in ("kept", "drifted", "ghost"):
         comparison.add_volume(persistent(made[uid], uid))
     found = [finding for finding in comparison.findings() if finding is not None]
@@ -71,6 +71,23 @@ def test_a_list_names_machines_and_not_the_nodes_that_they_were(site: Any) -> No
     asset, vm = site.provision(), site.vm()
     site.attach(asset, site.node(vm, name="former-name-of-a-node"))
     assert [each.attached_to for each in site.listed()] == [(f"{A}/{vm.name}",)]
+
+
+def test_each_snapshot_gets_its_verdict(site: Any) -> None:
+    asset = site.provision()
+    site.fake.behave(snapshot_interval=0.0)
+    made = {name: site.snapshot(asset, name) for name in ("kept", "wanted", "orphan", "foreign")}
+    site.fake.snapshots["foreign"].labels["volplane-cluster"] = "cluster-2"
+    comparison = SnapshotComparison(DRIVER, "cluster-1")
+    for each in site.listed_snapshots():
+        comparison.add_listed(each)
+    comparison.add_snapshot(VolumeSnapshot(metadata=Metadata(name="w", namespace="team-a", uid="uid-wanted")))
+    comparison.add_content(VolumeSnapshotContent(metadata=Metadata(name="snapcontent-kept", uid="c")))
+    found = [finding for finding in comparison.findings() if finding is not None]
+    assert {(str(each.verdict), each.handle) for each in found} == {
+        ("orphan", made["orphan"].handle),
+        ("foreign", made["foreign"].handle),
+    }
 
 
 def test_a_list_says_in_which_term_each_disk_was_changed(site: Any) -> None:

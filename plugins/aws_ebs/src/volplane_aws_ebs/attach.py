@@ -41,8 +41,8 @@ _FIRST_POLL = 1.25
 _STUCK_ATTACHING_SECONDS = 90.0
 _REFUSED_SECONDS = 30.0
 """So long EC2 may show an attachment that it says is not there; after that its refusal is reported."""
-_INITIALIZING_PAUSE = 60.0
-"""EC2 takes minutes to hours, and shows its progress no sooner (Amazon EBS User Guide, "Initialize volumes")."""
+_INITIALIZING_PAUSE = 30.0
+"""After this a volume is looked at again with all others, at the next full minute of the driver's clock."""
 _SECOND_LOOK = 1.0
 _DEVICE_IN_USE = "InvalidDevice.InUse"
 _GONE = NOT_FOUND | NOT_ATTACHED | {"InvalidInstanceID.NotFound"}
@@ -170,12 +170,8 @@ class Attacher:
         """Raise RetryLater while EC2 still reads the volume's contents from its snapshot, or the volume it copies."""
         if self._initialized.get(volume):
             return
-        statuses = self._ec2.read(Action.DESCRIBE_VOLUME_STATUS, VolumeIds=[volume]).get("VolumeStatuses", ())
-        details = [detail for each in statuses for detail in each.get("VolumeStatus", {}).get("Details", ())]
-        if not statuses or any(
-            each.get("Name") == "initialization-state" and each.get("Status") == "initializing" for each in details
-        ):
-            raise RetryLater(_INITIALIZING_PAUSE)
+        if not self._ec2.batches.initialized.current(volume):
+            raise RetryLater(self._ec2.batches.initialized.next_poll(volume, after=_INITIALIZING_PAUSE))
         self._initialized.put(volume, True)
 
     def _refuse_full(self, request: AttachRequest, target: Ec2Instance, volume: str) -> None:

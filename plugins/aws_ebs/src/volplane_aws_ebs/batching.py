@@ -21,6 +21,8 @@ _PROBABLY_GONE_SECONDS = 3_600.0
 _POLL_INTERVAL = 0.5
 _SNAPSHOT_INTERVAL = 5.0
 """A snapshot takes minutes: callers that wait for some meet at multiples of these seconds."""
+_INITIALIZING_INTERVAL = 60.0
+"""EC2 takes minutes to hours, and shows its progress no sooner (Amazon EBS User Guide, "Initialize volumes")."""
 _VOLUME_ID = re.compile(r"vol-[0-9a-z]+")
 _SNAPSHOT_ID = re.compile(r"snap-[0-9a-z]+")
 _BAD_ID = NOT_FOUND | {"InvalidVolumeID.Malformed", "InvalidSnapshotID.Malformed", "InvalidParameterValue"}
@@ -38,7 +40,7 @@ class DescribeBatches:
 
     volumes, instances, modifications, snapshots: by id. names, snapshot_names: volumes and snapshots by cluster and
     name; the official driver's name stands for a cluster whose snapshots have its tag. locks: LockState by snapshot.
-    fast_restores: by snapshot, from zone to state.
+    fast_restores: by snapshot, from zone to state. initialized: whether the contents of a volume are all there, by id.
     """
 
     def __init__(self, client: AwsClient, clock: Callable[[], float]) -> None:
@@ -63,6 +65,9 @@ class DescribeBatches:
         )
         self.snapshot_names: StatePoller[NameKey, tuple[Ec2Snapshot, ...]] = StatePoller(
             self._snapshot_names, clock=clock, interval=_POLL_INTERVAL
+        )
+        self.initialized: StatePoller[str, bool] = StatePoller(
+            self._initialized, clock=clock, interval=_INITIALIZING_INTERVAL
         )
         self.locks: StatePoller[str, str] = StatePoller(self._locks, clock=clock, interval=_SNAPSHOT_INTERVAL)
         self.fast_restores: StatePoller[str, Mapping[str, str]] = StatePoller(
@@ -113,6 +118,22 @@ class DescribeBatches:
             named=lambda error: _VOLUME_ID.findall(error.message),
         )
         return {each["VolumeId"]: Ec2Volume.of(each) for each in volumes}, missing
+
+    def _initialized(self, ids: Sequence[str]) -> dict[str, bool]:
+        action = Action.DESCRIBE_VOLUME_STATUS
+        found: dict[str, bool] = {}
+        for chunk in chunks(ids, _MAX_IDS):
+            statuses, _gone = read_without_bad_ids(
+                chunk,
+                lambda some: self._all(self.initialized, action, "VolumeStatuses", VolumeIds=list(some)),
+                is_bad=lambda error: error.code in _BAD_ID,
+                named=lambda error: _VOLUME_ID.findall(error.message),
+            )
+            for each in statuses:
+                details = each.get("VolumeStatus", {}).get("Details", ())
+                states = [one.get("Status") for one in details if one.get("Name") == "initialization-state"]
+                found[each["VolumeId"]] = "initializing" not in states
+        return found
 
     # --- by name, and other resources --------------------------------------------------------------------------
 

@@ -38,6 +38,9 @@ _OF_RESOURCE = ("resourceOperationRateExceeded", "RESOURCE_OPERATION_RATE_EXCEED
 """There are too many changes of one resource: a virtual machine whose queue is full, a disk with a young snapshot."""
 _CHANGED_DISK = "resourceOperationRateExceeded of a change"
 """Code of the table: a hyperdisk was changed less than four hours ago (Compute Engine documentation)."""
+_YOUNG_SNAPSHOT = "resourceOperationRateExceeded of a snapshot"
+"""Code of the table: the disk was cut less than ten minutes ago (there, "Snapshot frequency limits")."""
+_CUTS = (Method.SNAPSHOTS_INSERT, Method.IMAGES_INSERT)
 _CHANGES = (Method.DISKS_UPDATE, Method.REGION_DISKS_UPDATE, Method.DISKS_RESIZE, Method.REGION_DISKS_RESIZE)
 _FULL_QUEUE = "pending operations on a resource"
 """In the message of a `rateLimitExceeded` that means one resource (gcp-compute-persistent-disk-csi-driver, issue 1129).
@@ -55,6 +58,7 @@ _DENIED_RETRY = 60.0
 _CREDENTIALS_RETRY = 15.0
 _THROTTLED_RETRY = 5.0
 _CHANGED_RETRY = 600.0
+_YOUNG_RETRY = 60.0
 _CONFLICT_RETRY = 1.0
 
 _TABLE = ErrorTable(
@@ -100,6 +104,13 @@ _TABLE = ErrorTable(
             advice="others change the same resource; only what changes it waits",
             doubt=False,
             retry_after=_THROTTLED_RETRY,
+        ),
+        ErrorRow(
+            codes=(_YOUNG_SNAPSHOT,),
+            error=Throttled,
+            advice="a disk can be cut once in ten minutes; it is tried again, and no other disk waits",
+            doubt=False,
+            retry_after=_YOUNG_RETRY,
         ),
         ErrorRow(
             codes=(_CHANGED_DISK,),
@@ -197,6 +208,8 @@ def code_of(error: CloudError) -> str:
         return _OF_RESOURCE[0]
     if error.code in _OF_RESOURCE and error.call in _CHANGES:
         return _CHANGED_DISK
+    if error.code in _OF_RESOURCE and error.call in _CUTS:
+        return _YOUNG_SNAPSHOT
     if error.code in _LIMITS and error.call == Method.INSTANCES_ATTACH_DISK:
         return _FULL_MACHINE
     code = error.code if _TABLE.knows(error.code) or not status else f"HTTP {status}"
@@ -211,7 +224,7 @@ def is_throttled(error: CloudError) -> bool:
 def refusal(error: CloudError) -> Refusal | None:
     """Return of what there are too many changes, if Compute Engine refuses the call for that."""
     code = code_of(error)
-    of_resource = (*_OF_RESOURCE, _CHANGED_DISK)
+    of_resource = (*_OF_RESOURCE, _CHANGED_DISK, _YOUNG_SNAPSHOT)
     return Refusal(of_resource=code in of_resource) if code in (*THROTTLED, *of_resource) else None
 
 
