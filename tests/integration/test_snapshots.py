@@ -522,6 +522,24 @@ async def test_a_long_cut_keeps_its_state_on_the_content_over_a_restart() -> Non
         await world.status(readyToUse=True)
 
 
+async def test_a_snapshot_is_explained() -> None:
+    made = storage()
+    faults = {"create_snapshot": [FailBefore(Unavailable("no answer"))] * 1000}
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), faults)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=False)
+        await cluster.advance(5.0)
+        told = cluster.controllers.plane.explain("snapshot", "default/s")
+        assert "snapshot default/s is not cut" in told.situation
+        assert any("Failed to create snapshot: no answer" in each for each in told.situation)
+        assert any("create_snapshot-snapcontent-" in each and "failed" in each for each in told.tried)
+        assert not cluster.controllers.plane.explain("snapshot", "default/absent").found
+        claim = cluster.controllers.plane.explain("claim", "default/data")
+        assert "its snapshots: its VolumeSnapshot s is not cut yet" in claim.situation
+
+
 # --- beside a stock snapshot-controller -------------------------------------------------------------------------------
 
 

@@ -42,20 +42,28 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "volume": ("pv", "pvs", "volume", "volumes", "persistentvolume", "persistentvolumes"),
     "class": ("sc", "class", "classes", "storageclass", "storageclasses"),
     "pod": ("po", "pod", "pods"),
+    "snapshot": ("vs", "snapshot", "snapshots", "volumesnapshot", "volumesnapshots"),
     "attachment": ("va", "attachment", "attachments", "volumeattachment", "volumeattachments"),
 }
 """Kind to its names on the command line, as kubectl knows them."""
-WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment")
-NAMESPACED: Final = frozenset({"claim", "pod"})
+WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment", "volumesnapshot")
+NAMESPACED: Final = frozenset({"claim", "pod", "snapshot"})
 MOST_ROWS: Final = 50
 PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
 
 
 def explain(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="pvc, pv, class, pod or volumeattachment; or KIND/NAME.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which one; of pvc and pod also NAMESPACE/NAME.")] = "",
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help="pvc, pv, class, pod, volumesnapshot or volumeattachment; or KIND/NAME."),
+    ],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Which one; of pvc, pod and volumesnapshot also NAMESPACE/NAME.")
+    ] = "",
     *,
-    of: Annotated[str, Option("-n", metavar="NAMESPACE", help="Namespace of the claim or pod; default: default.")] = "",
+    of: Annotated[
+        str, Option("-n", metavar="NAMESPACE", help="Its namespace, if it is in one; default: default.")
+    ] = "",
     output: OutputFormat = Output.TEXT,
     http: ControllerAddress = "127.0.0.1:9809",
     kubeconfig: Kubeconfig = None,
@@ -63,7 +71,7 @@ def explain(
     controllers: Controllers = DEFAULT_CONTROLLERS,
     namespace: OurNamespace = DEFAULT_NAMESPACE,
 ) -> None:
-    """Explain where a claim, a volume, a class, a pod or an attachment stands, and what happens next and when.
+    """Explain where a claim, volume, class, pod, snapshot or attachment stands, and what happens next and when.
 
     Asks the running controller. If none answers, reads the cluster and decides as a controller would that has just
     started with these options; nothing is written. A pod is explained by what the cluster shows now, then its claims

@@ -19,6 +19,8 @@ from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume, VolumeAttachment
 from volplane.operations.operation import OperationState, Phase
+from volplane.snapshots.situation import situation_of
+from volplane.snapshots.state import content_name_of
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
 from volplane.state.naming import volume_name_of
@@ -66,7 +68,9 @@ class Explainer:
     """Names of all configured drivers, usable or not."""
 
     def explain(self, kind: str, key: str) -> Explanation:
-        """Explain an object. kind: claim, volume or class. key: `namespace/name` of a claim, else the name."""
+        """Explain an object. kind: claim, volume, class or snapshot. key: `namespace/name`, or the name."""
+        if kind == "snapshot":
+            return self._snapshot(key)
         caches: Mapping[str, Cache[Any]] = {
             "claim": self.cluster.claims,
             "volume": self.cluster.volumes,
@@ -119,6 +123,26 @@ class Explainer:
             situation=tuple(situation),
             tried=tuple(what_it_does(state, now, tries=False) for state in running),
             next=tuple(waits or then or (nothing,)),
+        )
+
+    def _snapshot(self, key: str) -> Explanation:
+        """Explain a VolumeSnapshot by what is decided about it and its content."""
+        mine, theirs = self.controllers.get("snapshots"), self.controllers.get("snapshot-contents")
+        snapshot = mine.cache.get(key) if mine is not None else None
+        if mine is None or snapshot is None:
+            why = f"there is no snapshot {key}" if mine is not None else "this process binds no snapshots"
+            return Explanation(kind="snapshot", name=key, found=False, situation=(why,))
+        content = theirs.cache.get(content_name_of(snapshot)) if theirs is not None else None
+        decided = [*_next(mine.decide(key, LiveReads()))]
+        if theirs is not None and content is not None:
+            decided += _next(theirs.decide(content.key, LiveReads()))
+        uids, now = {snapshot.uid, content.uid if content is not None else ""}, self.cluster.monotonic()
+        return Explanation(
+            kind="snapshot",
+            name=key,
+            situation=tuple(situation_of(snapshot, content)),
+            tried=tuple(what_it_does(each, now) for each in self.operations if each.uid in uids),
+            next=tuple(decided) or ("nothing: everything is as it should be",),
         )
 
     def _class(self, storage_class: StorageClass) -> Explanation:

@@ -13,6 +13,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -344,6 +345,11 @@ async def read_control_plane(
     )
     plane = build(replace(options, cluster_id=cluster_id, scrub=configuration.scrubber), parts)
     plane.drivers.presume_started()
+    own = {each.cache.kind.plural: each for controller in plane.controllers.values() for each in controller.own}
+    for watch in own.values():
+        with suppress(ApiError):  # The cluster may not serve the kind.
+            for item in (await client.list(watch.cache.kind, field_selector=watch.field_selector)).items:
+                watch.cache.observe(item)
     for cache in plane.caches.values():
         listing = await client.list(cache.kind)
         for item in listing.items:

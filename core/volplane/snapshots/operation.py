@@ -233,7 +233,7 @@ class SnapshotOperations:
         """Keep the failure for the status, and record it: on the VolumeSnapshot too, where its owner looks."""
         if run.verb == DELETE:
             reason, what = "SnapshotDeleteError", "Failed to delete snapshot"
-        elif content.status.error is None and not content.status.snapshot_handle and run.verb == CREATE:
+        elif run.verb == CREATE:
             reason, what = "SnapshotCreationFailed", "Failed to create snapshot"
         else:
             reason, what = "SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"

@@ -67,11 +67,13 @@ class _Answers:
         }
 
     async def explain(self, query: Mapping[str, str]) -> Any:
-        """Explain why ?claim=NAMESPACE/NAME, ?volume=NAME or ?class=NAME is in its state, and what happens next."""
-        for kind in ("claim", "volume", "class"):
+        """Explain why ?claim=NAMESPACE/NAME, ?snapshot=NAMESPACE/NAME, ?volume=NAME or ?class=NAME is in its state."""
+        for kind in ("claim", "volume", "class", "snapshot"):
             if key := query.get(kind, ""):
                 return (await self._leading()).explain(kind, key)
-        raise VolplaneError("/explain needs ?claim=NAMESPACE/NAME, ?volume=NAME or ?class=NAME")
+        raise VolplaneError(
+            "/explain needs ?claim=NAMESPACE/NAME, ?snapshot=NAMESPACE/NAME, ?volume=NAME or ?class=NAME"
+        )
 
     async def leaks(self, _: Mapping[str, str]) -> Any:
         """Return the state of each driver's check, all findings, and the repairs requested last."""
