@@ -493,6 +493,17 @@ async def test_a_deletion_that_fails_is_said_on_the_snapshot_and_tried_again() -
         assert "SnapshotDeleteError" in {event["reason"] for event in cluster.api.events(about)}
 
 
+async def test_a_content_that_cannot_be_created_is_told_on_the_snapshot() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        cluster.fail("create", "volumesnapshotcontents", status=403, times=3)
+        world.cut()
+        await world.status(readyToUse=True)
+        assert "CreateSnapshotContentFailed" in {each["reason"] for each in cluster.api.events(world.snapshot())}
+
+
 async def test_a_snapshot_waits_for_its_claim_and_its_class() -> None:
     made = storage()
     async with Cluster([MemoryBackend(storage=made)]) as cluster:

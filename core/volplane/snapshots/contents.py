@@ -67,7 +67,7 @@ def decide_content(name: str, state: SnapshotState, reads: LiveReads) -> Action:
 def _make(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState) -> Action:
     """Return the next action towards a snapshot that is ready."""
     step, status = state.progress.get(content.uid).step, content.status
-    if (shown := _show(content, state)) is not None:
+    if (shown := _show(content, state) or _held_again(content, state)) is not None:
         return shown
     if status.ready_to_use or is_terminal(status.error):
         return Settled()
@@ -105,6 +105,16 @@ def _show(content: VolumeSnapshotContent, state: SnapshotState) -> Action | None
     if ended and content.annotation(names.SNAPSHOT_BEING_CREATED) is not None:
         return annotate(content, {names.SNAPSHOT_BEING_CREATED: None}, why="nothing is being cut for it")
     return None
+
+
+def _held_again(content: VolumeSnapshotContent, state: SnapshotState) -> Action | None:
+    """Put the finalizer back where both halves are ours: without it the snapshot is lost when the object is deleted."""
+    held = content.has_finalizer(names.CONTENT_BOUND) or content.terminating
+    has_snapshot = content.status.snapshot_handle or content.spec.source.snapshot_handle
+    if held or not has_snapshot or not state.binds or state.snapshot_of(content) is None:
+        return None
+    body = {"metadata": {"finalizers": [*(content.metadata.finalizers or ()), names.CONTENT_BOUND]}}
+    return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, why="hold it until its snapshot is gone")
 
 
 def may_cut(content: VolumeSnapshotContent, state: SnapshotState) -> bool:

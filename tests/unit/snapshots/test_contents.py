@@ -82,6 +82,12 @@ def test_a_content_of_a_former_controller_gets_finalizer_and_intent_first() -> N
     assert read_intent(SnapshotIntent, action.body["metadata"]["annotations"][names.INTENT]) is not None
 
 
+def test_a_finalizer_that_somebody_removed_is_put_back() -> None:
+    action = decided(waiting(), content(annotations=OURS, status=READY, finalizers=["example.com/x"]))
+    assert action.body == {"metadata": {"finalizers": ["example.com/x", names.CONTENT_BOUND]}}
+    assert decided(content(annotations=OURS, status=READY, finalizers=None)) == Settled()
+
+
 def test_without_its_class_a_content_of_another_controller_cannot_be_cut() -> None:
     action = decided(*source(), waiting(), content())
     assert action.subresource == "status"

@@ -179,6 +179,12 @@ def test_a_claim_that_is_not_bound_is_waited_for() -> None:
     assert "the PVC c is not yet bound to a PV, will not attempt to take a snapshot" in message
 
 
+def test_a_volume_that_does_not_exist_is_named() -> None:
+    bound, _ = source()
+    _, message = refusal(decided(bound, snapshot(**DAILY), snapshot_class()))
+    assert 'persistentvolume "v" not found' in message
+
+
 def test_a_volume_that_refers_to_another_claim_is_not_cut() -> None:
     bound, _ = source()
     other = claim("other", uid="x")
@@ -269,6 +275,11 @@ def test_a_content_of_another_snapshot_under_the_name_is_not_taken() -> None:
     )
 
 
+def test_a_ready_snapshot_whose_content_names_another_one_is_not_ready_any_more() -> None:
+    shown = snapshot(**DAILY, finalizers=BOTH, status=SHOWN)
+    assert refusal(decided(*source(), shown, content(uid="other", status=READY)))[0] == "SnapshotContentMisbound"
+
+
 def test_a_content_that_a_person_wrote_under_the_name_is_not_taken() -> None:
     assert refusal(decided(*source(), snapshot(**DAILY), content(handle="snap-9")))[0] == "SnapshotContentMismatch"
 
@@ -323,6 +334,10 @@ def static(*objects: KubeObject, **fields: Any) -> Any:
 
 def test_a_content_that_is_missing_is_waited_for() -> None:
     assert refusal(static()) == ("SnapshotContentMissing", "VolumeSnapshotContent is missing")
+
+
+def test_a_ready_snapshot_whose_content_is_gone_is_not_ready_any_more() -> None:
+    assert refusal(static(status=SHOWN | {"boundVolumeSnapshotContentName": "mine"}))[0] == "SnapshotContentMissing"
 
 
 def test_a_content_is_bound_by_one_write_with_its_finalizer_and_class() -> None:
