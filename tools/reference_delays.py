@@ -44,6 +44,10 @@ WORDS: Final = {
         "an operation: the live state forbids it for now",
         "-",
     ),
+    "SOURCE_AWAITED": (
+        "the data source of a claim: it cannot be used yet",
+        "-",
+    ),
     "SCRUB_FAILED": (
         "an attempt to erase a volume failed",
         "the volume is released again; the count and the time are on the volume, by the wall clock",

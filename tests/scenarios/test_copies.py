@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import pytest
 
-from volplane_testing import Cluster, MemoryBackend
+from volplane.kube.client import Client
+from volplane.kube.events import EventRecorder
+from volplane.process.duties import ALL_CONTROLLERS
+from volplane_embedded.informers import Informers
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_embedded.scheduler.scheduler import Scheduler
+from volplane_testing import Cluster, MemoryBackend, clock
 from volplane_testing.memory import ZONE
 from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
 
 CLAIMS, VOLUMES = "persistentvolumeclaims", "persistentvolumes"
 SELECTED: Final = "volume.kubernetes.io/selected-node"
 CLONING: Final = "provisioner.storage.kubernetes.io/cloning-protection"
+CONTROLLERS: Final = frozenset(ALL_CONTROLLERS) - {"snapshot-controller", "snapshotter"}
+"""Tests of restores play the others themselves."""
 Json = dict[str, Any]
 
 
 @asynccontextmanager
-async def a_cluster(*zones: str, binding_mode: str = "Immediate", **of_class: Any) -> AsyncIterator[Cluster]:
+async def a_cluster(
+    *zones: str, binding_mode: str = "Immediate", controllers: frozenset[str] = CONTROLLERS, **of_class: Any
+) -> AsyncIterator[Cluster]:
     """A cluster with the class `fast`, and a node in each zone."""
     storage = MemoryStorage(zones=zones)
-    async with Cluster([MemoryBackend(storage=storage)]) as cluster:
+    async with Cluster([MemoryBackend(storage=storage)], controllers=controllers) as cluster:
         await cluster.create_class("fast", binding_mode=binding_mode, **of_class)
         for zone in zones:
             cluster.api.create("nodes", {"metadata": {"name": f"node-{zone}", "labels": {ZONE: zone}}})
@@ -193,3 +205,45 @@ async def test_a_source_that_is_removed_by_force_while_the_copy_is_made_does_not
         await cluster.restart()
         cluster.heal()
         assert asset(cluster, await cluster.wait_bound(claim, 3600.0)).contents == ["before"]
+
+
+@asynccontextmanager
+async def scheduled(cluster: Cluster) -> AsyncIterator[None]:
+    """A scheduler that knows nothing of sources, and keeps to the node that it chose first."""
+    client, informers = Client(InProcessTransport(cluster.server)), Informers()
+    following = asyncio.create_task(informers.follow(client, random.Random(3)))
+    await informers.wait_synced()
+    recorder = EventRecorder(client, "scheduler", instance="tests", now=clock.now)
+    scheduling = asyncio.create_task(Scheduler(client, informers, recorder=recorder, now=clock.now).run())
+    try:
+        yield
+    finally:
+        for task in (scheduling, following):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_a_pod_that_uses_a_copy_comes_to_the_zone_of_the_source_by_itself() -> None:
+    async with a_cluster("a", "b", binding_mode="WaitForFirstConsumer") as cluster:
+        await an_origin(cluster, selected_node="node-b")
+        await cluster.create_claim("copy", storage_class="fast", **source())
+        used = {"name": "v", "persistentVolumeClaim": {"claimName": "copy"}}
+        spec = {
+            "volumes": [used],
+            "containers": [{"name": "c", "image": "i"}],
+            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}],
+        }
+        cluster.api.create("pods", {"metadata": {"name": "p"}, "spec": spec})
+
+        def node() -> str:
+            found = cluster.api.get("pods", "p")
+            return found["spec"].get("nodeName", "") if found is not None else ""
+
+        before = len(_writes(cluster))
+        async with scheduled(cluster):
+            await cluster.wait_for(node, 600.0, "the pod has a node")
+        assert node() == "node-b"
+        given_back = [each for each in cluster.api.events(now(cluster, "copy")) if "is given" in each["message"]]
+        assert len(given_back) <= 1
+        assert len(_writes(cluster)) - before < 20, "nothing was passed to and fro"

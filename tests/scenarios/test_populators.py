@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 import pytest
 
-from volplane import Context, ListRequest
-from volplane.kube.objects import Claim, Volume
-from volplane.leaks.comparison import Comparison
 from volplane_testing import Cluster
 
 CLAIMS, VOLUMES = "persistentvolumeclaims", "persistentvolumes"
@@ -67,18 +63,13 @@ def events(cluster: Cluster, about: Json) -> list[tuple[str, str, str]]:
     return [(each["type"], each["reason"], each["message"]) for each in cluster.api.events(about)]
 
 
-def leaks(cluster: Cluster) -> list[object]:
+async def leaks(cluster: Cluster) -> list[object]:
     """What the leak check finds."""
-    uid = next(each for each in cluster.api.all("namespaces") if each["metadata"]["name"] == "kube-system")
-    found = Comparison(cluster.driver, uid["metadata"]["uid"])
-    page = cluster.backend.list_assets(ListRequest(context=Context(driver=cluster.driver, cluster_id="")))
-    for asset in page.assets:
-        found.add_asset(asset)
-    for each in cluster.api.all(CLAIMS):
-        found.add_claim(msgspec.convert(each, Claim))
-    for each in cluster.api.all(VOLUMES):
-        found.add_volume(msgspec.convert(each, Volume))
-    return [each for each in found.findings() if each is not None]
+    plane = cluster.controllers.plane
+    driver = plane.drivers.get(cluster.driver)
+    assert driver is not None
+    assert await plane.leak_check.check(driver)
+    return list(plane.leak_check.observations.findings())
 
 
 async def target_of(cluster: Cluster, **more: Any) -> Json:
@@ -126,7 +117,7 @@ async def test_the_volume_of_the_prime_is_bound_to_the_target_and_goes_with_that
         kept = cluster.api.get(VOLUMES, volume["metadata"]["name"])
         assert kept is not None
         assert (kept["status"]["phase"], asset.contents) == ("Bound", ["hello"])
-        assert leaks(cluster) == []
+        assert await leaks(cluster) == []
         await cluster.delete_claim(claim)
         await cluster.settle()
         assert (volume in cluster.api, cluster.backend.storage.assets) == (False, {})

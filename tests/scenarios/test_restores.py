@@ -17,6 +17,7 @@ from volplane import Context, SnapshotIdentity, SnapshotOwnership, SnapshotReque
 from volplane.intents.requests import volume_identity
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES as VOLUME_KIND
+from volplane.process.duties import ALL_CONTROLLERS
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import Cluster
 from volplane_testing.memory import ZONE
@@ -282,3 +283,26 @@ async def test_where_the_kinds_are_not_served_a_claim_says_so_until_they_are() -
         assert cluster.server.handle("POST", path, {}, headers, json.dumps(definition).encode()).status == 201
         await cluster.advance(120.0)
         assert "error getting snapshot s from api server" in told(cluster, claim)
+
+
+@pytest.mark.skipif("snapshot-controller" not in ALL_CONTROLLERS, reason="there is no controller of snapshots")
+@pytest.mark.parametrize("early", [False, True])
+async def test_what_our_own_controllers_cut_is_restored_and_may_be_deleted_at_once(*, early: bool) -> None:
+    """early: the claim is there before the snapshot."""
+    async with a_cluster(controllers=frozenset(ALL_CONTROLLERS)) as cluster:
+        volume = await cluster.wait_bound(await cluster.create_claim("origin", storage_class="fast"))
+        asset(cluster, volume).contents.append("before")
+        claim = await restored(cluster) if early else None
+        cut_by = {"driver": cluster.driver, "deletionPolicy": "Delete", "metadata": {"name": "cuts"}}
+        cluster.api.create("volumesnapshotclasses", cut_by)
+        source = {"persistentVolumeClaimName": "origin"}
+        spec = {"source": source, "volumeSnapshotClassName": "cuts"}
+        cluster.api.create(SNAPSHOTS, {"metadata": {"name": "s"}, "spec": spec})
+        await cluster.settle(60.0)
+        asset(cluster, volume).contents.append("after")
+        made = await cluster.wait_bound(claim if claim is not None else await restored(cluster))
+        assert asset(cluster, made).contents == ["before"]
+        await cluster.settle()
+        cluster.api.delete(SNAPSHOTS, "s")
+        await cluster.settle()
+        assert (cluster.api.get(SNAPSHOTS, "s"), cluster.backend.storage.snapshots) == (None, {})

@@ -20,6 +20,7 @@ DELAYS: list[tuple[Backoff, list[float], float]] = [
     (backoff.HOOK_FAILED_SLOW, [300, 300], 300),
     (backoff.LONG_CALL, [1, 1], 1),
     (backoff.LIVE_STATE_FORBIDS, [1, 1], 1),
+    (backoff.SOURCE_AWAITED, [1, 2, 4, 8, 16, 32, 60, 60], 60),
     (backoff.SCRUB_FAILED, [2, 4, 8, 16, 32, 64, 64], 64),
     (backoff.RECORD_OVERWRITTEN, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300], 300),
     (backoff.RECORD_OF_OTHERS, [60, 120, 240, 480, 960, 1920, 3600], 3600),

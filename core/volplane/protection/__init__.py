@@ -48,7 +48,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
         subscribe=subscribe,
-        operations={"unprotect": lambda run: partial(live.refresh, run.asset, deps.client, cluster.monotonic)},
+        operations={"unprotect": partial(live.operation, client=deps.client, monotonic=cluster.monotonic)},
         predicate=cluster.claims.__contains__,
     )
     yield Controller(

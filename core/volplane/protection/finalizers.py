@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Run, Settled, Wait, warning
+from volplane.controller.controller import Work
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
@@ -199,6 +201,10 @@ class LivePods:
             if not waiting:
                 self.terminating_since.pop(old.namespace, None)
                 self.lists.pop(old.namespace, None)
+
+    def operation(self, run: Run, *, client: Client, monotonic: Callable[[], float]) -> Work:
+        """Return the work of the verb `unprotect`."""
+        return partial(self.refresh, run.asset, client, monotonic)
 
     async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:
         started = monotonic()

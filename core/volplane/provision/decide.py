@@ -130,7 +130,8 @@ def _without_driver(claim: Claim, storage_class: StorageClass, cluster: ClusterS
 
 
 def _name_provisioner(claim: Claim, provisioner: str, terms: Terms) -> Patch | None:
-    if not terms.on_claim:
+    # A binder asks no in-tree plugin for a volume with data, which none of them makes.
+    if not terms.on_claim or (is_in_tree(provisioner) and source_of(claim) is not None):
         return None
     body = {"metadata": {"annotations": dict(terms.on_claim)}}
     return Patch(kind=CLAIMS, target=claim, body=body, why=f"ask provisioner {provisioner}")
@@ -285,7 +286,7 @@ def _after_hook(
             if left := pending.left(cluster.monotonic()):
                 return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=left)
         case Full():
-            fresh = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation)
+            fresh = replace(intent, v=INTENT_VERSION, segment=None, state=None, discard=None, fence="")
             return terms.reschedule(claim, fresh, cluster)
         case None if (source := source_of(claim)) is not None:
             if (step := sources.hold(claim, source, reads)) is not None:

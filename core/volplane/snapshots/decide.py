@@ -34,6 +34,7 @@ from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotC
 from volplane.kube.quantity import format_bytes
 from volplane.snapshots.contents import annotate, new_intent
 from volplane.snapshots.parameters import class_flaw
+from volplane.snapshots.source import swept, unbound_of
 from volplane.snapshots.state import (
     TERMINAL,
     Cut,
@@ -109,7 +110,7 @@ def _dynamic_content(snapshot: VolumeSnapshot, content: VolumeSnapshotContent, s
         return _refuse(snapshot, "SnapshotHandleSet", text, state)
     if not _ours(content, state):
         return Settled()
-    return _hold(snapshot, content) or _follow(snapshot, content)
+    return _hold(snapshot, content) or swept(snapshot, state.cluster) or _follow(snapshot, content)
 
 
 def _begin(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
@@ -320,7 +321,7 @@ def _static(snapshot: VolumeSnapshot, state: SnapshotState, _reads: LiveReads) -
                 snapshot, "SnapshotBindFailed", f"VolumeSnapshotContent {content.name} is being deleted", state
             )
         return _bind(snapshot, content)
-    return _hold(snapshot, content) or _follow(snapshot, content)
+    return _hold(snapshot, content) or swept(snapshot, state.cluster) or _follow(snapshot, content)
 
 
 def _bind(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Patch:
@@ -432,6 +433,8 @@ def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
         return _release(snapshot, why="it has no content")
     if not _ours(content, state):
         return Settled()
+    if (step := swept(snapshot, state.cluster)) is not None:
+        return step
     if content.annotation(names.SNAPSHOT_BEING_DELETED) is None:
         if (reader := _restoring(snapshot, state)) is not None:
             event = warning(
@@ -454,12 +457,9 @@ def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
 
 def _restoring(snapshot: VolumeSnapshot, state: SnapshotState) -> str | None:
     """Return what is being made of it, in words; None if nothing is."""
-    for claim in state.cluster.claims.values():
-        if claim.namespace != snapshot.namespace or claim.status.phase not in ("", "Pending"):
-            continue
-        for source in (claim.spec.data_source, claim.spec.data_source_ref):
-            if source is not None and (source.kind, source.name) == ("VolumeSnapshot", snapshot.name):
-                return f"claim {claim.name}"
+    claim = next(unbound_of(VOLUME_SNAPSHOTS, snapshot.key, state.cluster), None)
+    if claim is not None:
+        return f"claim {claim.name}"
     held = snapshot.has_finalizer(names.RESTORED_SNAPSHOT)
     return f"a claim (finalizer {names.RESTORED_SNAPSHOT})" if held else None
 

@@ -51,7 +51,7 @@ from volplane.state.matching import (
     source_of,
     whole_bytes,
 )
-from volplane.state.naming import handle_in, volume_name_of, volume_source
+from volplane.state.naming import handle_of, volume_name_of
 from volplane.state.progress import Discarded, FoundSource
 from volplane.state.records import SourceRecord
 
@@ -140,14 +140,15 @@ def resolve(wanted: Wanted, cluster: ClusterState, reads: LiveReads) -> Source |
     claim, driver = wanted.claim, wanted.driver
     if (read := _read(reads, VOLUME_SNAPSHOTS, wanted.key, "is the VolumeSnapshot ready to be restored?")) is not None:
         return read
-    if not reads.serves(VOLUME_SNAPSHOTS):
-        why = f"the API server does not serve {VOLUME_SNAPSHOTS.plural}.{GROUP}: their CRDs are not installed"
-        return _awaited(wanted, why, cluster)
-    snapshot = reads.get(VOLUME_SNAPSHOTS, wanted.key)
+    snapshot = _seen(reads, VOLUME_SNAPSHOTS, wanted.key)
     bound = snapshot.status.bound_volume_snapshot_content_name if isinstance(snapshot, VolumeSnapshot) else ""
     if bound and (read := _read(reads, VOLUME_SNAPSHOT_CONTENTS, bound, "of which snapshot is it?")) is not None:
         return read
-    content = reads.get(VOLUME_SNAPSHOT_CONTENTS, bound) if bound else None
+    for kind in (VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS):
+        if not reads.serves(kind):
+            missing = f"the API server does not serve {kind.plural}.{GROUP}: its CRD is not installed"
+            return _awaited(wanted, missing, cluster)
+    content = _seen(reads, VOLUME_SNAPSHOT_CONTENTS, bound)
     if why := snapshot_refusal(wanted, snapshot, content):
         return _awaited(wanted, why, cluster)
     handle = content.status.snapshot_handle if isinstance(content, VolumeSnapshotContent) else ""
@@ -163,12 +164,17 @@ def _read(reads: LiveReads, kind: Kind[Any], key: str, why: str) -> Read | None:
     return None if reads.has(kind, key) or not reads.serves(kind) else Read(kind, key, why=why)
 
 
+def _seen(reads: LiveReads, kind: Kind[Any], key: str) -> KubeObject | None:
+    return reads.get(kind, key) if reads.has(kind, key) else None
+
+
 def _awaited(wanted: Wanted, why: str, cluster: ClusterState) -> Wait:
     """Wait until the source may have changed: nothing tells of that. The older the claim, the longer."""
     source, age = wanted.source, cluster.seconds_since(wanted.claim.metadata.creation_timestamp)
     what = f"error getting handle for DataSource Type {source.kind} by Name {source.name}"
-    wait = record.not_provisioned(wanted.claim, f"{what}: {why}")
-    return Wait(reason=wait.reason, events=wait.events, seconds=SOURCE_AWAITED.delay((int(age) + 1).bit_length()))
+    failed = f'Failed to provision volume with StorageClass "{wanted.storage_class.name}": {what}: {why}'
+    events, looks = (record.provisioning_failed(wanted.claim, failed),), (int(age) + 1).bit_length()
+    return Wait(reason=f"{what}: {why}", events=events, seconds=SOURCE_AWAITED.delay(looks))
 
 
 def snapshot_refusal(wanted: Wanted, snapshot: KubeObject | None, content: KubeObject | None) -> str:
@@ -256,7 +262,7 @@ def _resolve_claim(wanted: Wanted, cluster: ClusterState, reads: LiveReads) -> S
         return _awaited(wanted, f'{_INVALID}: the driver of volume "{name}" is {maker}, {of_class}', cluster)
     if why := _volume_refusal(wanted.claim, copied, volume):
         return _awaited(wanted, why, cluster)
-    handle = volume.annotation(names.HANDLE) or handle_in(volume_source(volume))
+    handle = handle_of(volume)
     places = segments_of(volume) if driver.info.clones == "in place" else ()
     return Source(SourceRecord(volume=handle, of=name), places)
 
@@ -338,7 +344,7 @@ def hold(claim: Claim, source: TypedReference, reads: LiveReads) -> Read | Patch
     key = f"{claim.namespace}/{source.name}"
     if (read := _read(reads, kind, key, "is the source held while the volume is made?")) is not None:
         return read
-    item = reads.get(kind, key) if reads.serves(kind) else None
+    item = _seen(reads, kind, key)
     if item is None or item.terminating or item.has_finalizer(finalizer):
         return None
     body = {"metadata": {"finalizers": [*(item.metadata.finalizers or ()), finalizer]}}
@@ -351,8 +357,8 @@ def release(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Read | Pat
     That of a VolumeSnapshot goes when the volume is made, or none will be; that on a claim which is deleted, when no
     claim of the namespace that is not bound names it as its source.
     """
-    if claim.terminating and claim.has_finalizer(names.CLONED_CLAIM):
-        return _released_claim(claim, cluster)
+    if (step := _released_claim(claim, cluster)) is not None:
+        return step
     source = source_of(claim)
     if source is None or source.kind != SNAPSHOT or not _names_snapshot(claim, cluster):
         return None
@@ -364,13 +370,24 @@ def release(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Read | Pat
         return None
     if (read := _read(reads, VOLUME_SNAPSHOTS, key, "does its finalizer still hold it?")) is not None:
         return read
-    snapshot = reads.get(VOLUME_SNAPSHOTS, key) if reads.serves(VOLUME_SNAPSHOTS) else None
+    snapshot = _seen(reads, VOLUME_SNAPSHOTS, key)
     if snapshot is None or not snapshot.has_finalizer(names.RESTORED_SNAPSHOT):
         return None
     return _without(VOLUME_SNAPSHOTS, snapshot, names.RESTORED_SNAPSHOT)
 
 
+def swept(snapshot: VolumeSnapshot, cluster: ClusterState) -> Patch | None:
+    """Return what takes our finalizer from a VolumeSnapshot that no unbound claim names: the record of the claim for
+    which it was put there was lost. For those who follow VolumeSnapshots, of drivers that work here.
+    """
+    if not snapshot.has_finalizer(names.RESTORED_SNAPSHOT) or any(unbound_of(VOLUME_SNAPSHOTS, snapshot.key, cluster)):
+        return None
+    return _without(VOLUME_SNAPSHOTS, snapshot, names.RESTORED_SNAPSHOT)
+
+
 def _released_claim(claim: Claim, cluster: ClusterState) -> Patch | None:
+    if not claim.terminating or not claim.has_finalizer(names.CLONED_CLAIM):
+        return None
     # The provisioners of other drivers have a finalizer of the same name.
     volume = cluster.volumes.get(claim.spec.volume_name)
     maker = volume.annotation(names.PROVISIONED_BY) if volume is not None else record.driver_of_class(claim, cluster)
@@ -385,11 +402,12 @@ def unbound_of(kind: Kind[Any], key: str, cluster: ClusterState) -> Iterator[Cla
 
 
 def _made_of(kind: Kind[Any], key: str, cluster: ClusterState) -> Iterable[Claim]:
-    """Return the claims that name this object as their source."""
+    """Yield the claims of its namespace that name this object as their source. Others are refused, and hold nothing."""
+    namespace, _, name = key.partition("/")
     for claim in cluster.claims.values():
-        source = source_of(claim)
-        named = source is not None and source.kind == kind.kind
-        if source is not None and named and f"{source.namespace or claim.namespace}/{source.name}" == key:
+        source = source_of(claim) if claim.namespace == namespace else None
+        named = source is not None and (source.kind, source.name) == (kind.kind, name)
+        if source is not None and named and source.namespace in (None, "", namespace):
             yield claim
 
 

@@ -18,7 +18,7 @@ from volplane.controller.actions import Action, Create, LiveReads, Patch, Read, 
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, StorageClass, VolumeSnapshot, VolumeSnapshotContent
-from volplane.snapshots.source import unbound_of
+from volplane.snapshots.source import swept, unbound_of
 from volplane.state.progress import Discarded, FoundSource, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent, SourceRecord
 
@@ -131,6 +131,7 @@ def refused(item: Claim, *server: KubeObject | None, driver: Mapping[str, Any] |
     action = decide(world(item, **(driver or {})), live(*server))
     kind, reason, message = told(action)
     assert (kind, reason) == ("Warning", "ProvisioningFailed")
+    message = message.removeprefix('Failed to provision volume with StorageClass "fast": ')
     return message.removeprefix(OF_SNAPSHOT).removeprefix(OF_CLAIM)
 
 
@@ -333,8 +334,13 @@ def test_a_name_that_is_none_leads_to_no_path_of_another_namespace(source: Json,
 def test_where_the_kinds_are_not_served_the_claim_says_so_and_waits() -> None:
     waits = decide(world(restored()), {}, served=False)
     assert isinstance(waits, Wait)
-    assert "does not serve volumesnapshots.snapshot.storage.k8s.io: their CRDs are not installed" in waits.reason
+    assert "does not serve volumesnapshots.snapshot.storage.k8s.io: its CRD is not installed" in waits.reason
     assert waits.seconds is not None
+    reads = LiveReads()
+    reads.put(VOLUME_SNAPSHOTS, "default/s", snapshot())
+    reads.unserved.add(VOLUME_SNAPSHOT_CONTENTS.plural)
+    half = decide_claim("default/c", world(restored()), reads)
+    assert "does not serve volumesnapshotcontents" in half.reason  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -490,7 +496,7 @@ def test_a_volume_of_another_driver_is_not_copied() -> None:
     made = {names.PROVISIONED_BY: "other.example.com", names.HANDLE: "handle-v"}
     state = state_with(copied(), storage_class(), drivers=(disk(hooks=CUTS, clones="in place"), other))
     _, _, message = told(decide(state, live(origin(), of_origin(annotations=made))))
-    assert message == OF_CLAIM + INVALID + (
+    assert message == 'Failed to provision volume with StorageClass "fast": ' + OF_CLAIM + INVALID + (
         f'the driver of volume "v" is "other.example.com", that of StorageClass fast is "{DRIVER}"'
     )
 
@@ -601,7 +607,10 @@ def test_a_full_place_is_left_with_the_source_chosen_anew() -> None:
     state = zoned(item, node("n", "b"))
     begin(state, item, source=SourceRecord(volume="handle-v", of="v"), segment={"zone": "b"})
     state.progress.claims.track("uid-c").reached(Full())
-    assert intent_in(state, decide(state, {})).segment is None
+    left = intent_in(state, decide(state, {}))
+    assert (left.segment, left.source) == (None, SourceRecord(volume="handle-v", of="v")), (
+        "what is held is let go by it"
+    )
 
 
 # --- what holds it --------------------------------------------------------------------------------------------------
@@ -726,6 +735,29 @@ def test_the_finalizer_of_other_drivers_is_theirs() -> None:
     assert not (isinstance(action, Patch) and "finalizers" in action.body.get("metadata", {})), action
 
 
+@pytest.mark.parametrize(
+    ("others", "released"),
+    [
+        ((), True),
+        ((claim("d", dataSource=SNAPSHOT, status={"phase": "Bound"}),), True),
+        ((claim("d", dataSource=SNAPSHOT),), False),
+        ((claim("d", dataSourceRef=SNAPSHOT),), False),
+        ((claim("d", dataSource=SNAPSHOT, status={"phase": ""}),), False),
+        ((claim("d", dataSource=SNAPSHOT, status={"phase": "Bound"}), claim("e", dataSource=SNAPSHOT)), False),
+        ((claim("d", namespace="other", dataSource=SNAPSHOT),), True),
+        ((claim("d", namespace="other", dataSourceRef={**SNAPSHOT, "namespace": "default"}),), False),
+    ],
+)
+def test_a_finalizer_that_was_left_is_swept_once_no_pending_claim_names_the_snapshot(
+    others: tuple[Claim, ...], *, released: bool
+) -> None:
+    left = snapshot(metadata={"finalizers": ["x", PROTECTION]})
+    step = swept(left, state_with(*others))
+    assert (step is not None) is released
+    assert step is None or step.body == {"metadata": {"finalizers": ["x"]}}
+    assert swept(snapshot(), state_with()) is None
+
+
 def test_the_claims_that_wait_for_a_snapshot_are_found_by_either_field() -> None:
     named = [
         claim("a", dataSource=SNAPSHOT),
@@ -750,3 +782,22 @@ def test_the_process_of_a_node_takes_no_claim_with_a_source_and_leaves_it_to_the
     )
     assert isinstance(waits, Wait)
     assert waits.events == ()
+
+
+def test_beside_a_stock_binder_a_claim_is_made_of_its_source_and_lets_it_go_in_the_same_steps() -> None:
+    item = restored()
+    view = disk(hooks=CUTS)
+    state = state_with(item, storage_class(), drivers=(view,), without=("binder",))
+    server = live(snapshot(), content())
+    assert decide(state, server) == FIND
+    state.progress.claims.track("uid-c").source = FoundSource("snap-1", ())
+    begin(state, item, source=intent_in(state, decide(state, server)).source)
+    held = decide(state, server)
+    assert isinstance(held, Patch)
+    assert held.kind is VOLUME_SNAPSHOTS
+    server = live(snapshot(metadata={"finalizers": [PROTECTION]}), content())
+    assert decide(state, server) == PROVISION
+    over(state, item)
+    released = decide(state, server)
+    assert isinstance(released, Patch)
+    assert (released.kind, released.body) == (VOLUME_SNAPSHOTS, {"metadata": {"finalizers": None}})
