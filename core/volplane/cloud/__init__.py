@@ -20,7 +20,7 @@ from volplane.cloud.disks import (
 from volplane.cloud.marks import LABELS, TAGS, Fences, Marks, OfficialDriver, label_text
 from volplane.cloud.polling import Observation, StatePoller, chunks, read_without_bad_ids
 from volplane.cloud.rates import RateLimiter, Refusal, TokenBucket
-from volplane.cloud.snapshots import refuse_other_snapshot, refuse_smaller, refuse_unusable
+from volplane.cloud.snapshots import SnapshotLooks, refuse_other_snapshot, refuse_smaller, refuse_unusable
 from volplane.cloud.turns import BoundedCache, HookCall, RetryLater, StateAges, in_turns
 from volplane.cloud.zones import Zones, ZoneStates, refuse_other_zone, zones_for
 
@@ -47,6 +47,7 @@ __all__ = [
     "RateLimiter",
     "Refusal",
     "RetryLater",
+    "SnapshotLooks",
     "StateAges",
     "StatePoller",
     "TokenBucket",

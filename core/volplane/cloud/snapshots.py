@@ -1,13 +1,44 @@
-"""What is checked of snapshots and of sources before a cloud is asked, the same for each. Pure functions."""
+"""What is checked of snapshots and of sources before a cloud is asked, and when snapshots are looked at again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Generic, TypeVar
+
 from volplane.assets import Snapshot
 from volplane.cloud.disks import GIB
+from volplane.cloud.polling import StatePoller
+from volplane.cloud.turns import StateAges
 from volplane.errors import AlreadyExists, BackendError, InvalidArgument, NotFound, Unavailable
 from volplane.requests import SnapshotRequest
 
-__all__ = ["refuse_other_snapshot", "refuse_smaller", "refuse_unusable"]
+__all__ = ["SnapshotLooks", "refuse_other_snapshot", "refuse_smaller", "refuse_unusable"]
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_FIRST_LOOK = 5.0
+_LONGEST_LOOK = 60.0
+
+
+class SnapshotLooks(Generic[K, V]):
+    """When snapshots that are not ready are looked at again: later the longer they take, many of them at once. Safe for
+    threads.
+    """
+
+    def __init__(self, poller: StatePoller[K, V], clock: Callable[[], float]) -> None:
+        """poller: by which they are read. clock: seconds, never going back."""
+        self._poller = poller
+        self._ages = StateAges(clock)
+
+    def paced(self, shown: Snapshot, key: K) -> Snapshot:
+        """Return the snapshot with the seconds until the next look, while it is not ready. key: of the poller."""
+        if shown.ready or shown.failed:
+            self._ages.reset(key, "")
+            return shown
+        pause = min(max(self._ages.seconds(key, "") / 4, _FIRST_LOOK), _LONGEST_LOOK)
+        return replace(shown, retry_after=self._poller.next_poll(key, after=pause))
 
 
 def refuse_other_snapshot(found: Snapshot, request: SnapshotRequest, source: str, *, belongs: bool) -> None:

@@ -15,6 +15,7 @@ from volplane import (
     BackendError,
     Done,
     Fenced,
+    InProgress,
     InvalidArgument,
     NotFound,
     Throttled,
@@ -89,6 +90,28 @@ def test_many_snapshots_are_looked_at_by_one_call(new_site: Any) -> None:
                 del waiting[handle]
     calls = site.fake.calls["snapshots.get"] + site.fake.calls["snapshots.list"] - before
     assert calls < 80, "20 snapshots of 300 s"
+
+
+def test_the_moments_of_many_are_waited_for_by_one_call(new_site: Any) -> None:
+    site = new_site(Behaviour(cut_seconds=30.0))
+    assets = [site.provision(f"u{n}") for n in range(20)]
+    open_, before = {n: site.cut(asset, f"snap-{n}", f"u{n}") for n, asset in enumerate(assets)}, site.clock.now
+    due = dict.fromkeys(open_, before)
+    calls = sum(site.fake.calls[method] for method in ("snapshots.get", "snapshots.list"))
+    while open_:
+        site.clock.advance(max(min(due.values()) - site.clock.now, 0.0))
+        for n, request in list(open_.items()):
+            if due[n] > site.clock.now:
+                continue
+            answer = site.backend.create_snapshot(request)
+            if not isinstance(answer, InProgress):
+                del open_[n], due[n]
+                continue
+            due[n] = site.clock.now + answer.retry_after
+            open_[n] = replace(request, context=replace(request.context, state=dict(answer.state)))
+    assert site.clock.now - before < 50
+    calls = sum(site.fake.calls[method] for method in ("snapshots.get", "snapshots.list")) - calls
+    assert calls < 100, "20 snapshots of 30 s: one call a snapshot and poll would be 300"
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP, FaultKind.LATE])
@@ -361,6 +384,7 @@ def test_a_driver_of_the_official_ones_name_has_its_snapshots(site: Any, *, told
     record.labels.clear()
     names = {"kubernetes.io/created-for/volumesnapshot/name": "before", "storage.gke.io/created-by": OFFICIAL}
     record.description = json.dumps(names) if told else "Snapshot created by GCE-PD CSI Driver"
+    site.clock.advance(5.0)
     context = site.context(driver=OFFICIAL)
     (listed,) = site.listed_snapshots(driver=OFFICIAL)
     assert (listed.owner.cluster_id, listed.owner.snapshot_uid) == (OFFICIAL, "7c1a")

@@ -63,6 +63,7 @@ from volplane.cloud import (
     RateLimiter,
     Refusal,
     RetryLater,
+    SnapshotLooks,
     StatePoller,
     Zones,
     ZoneStates,
@@ -439,6 +440,20 @@ def test_a_copy_in_another_zone_asks_for_another_node_where_one_is_selected() ->
     assert (raised.value.reschedule, raised.value.scope) == (True, "zone")
     with pytest.raises(InvalidArgument, match="and r-b, r-c is asked for"):
         refuse_other_zone("disk-1", "r-a", ("r-b", "r-c"), selected=False)
+
+
+def test_a_snapshot_that_takes_long_is_looked_at_less_often_until_it_is_ready() -> None:
+    clock, made = Clock(), Snapshot(handle="s", size_bytes=GIB, ready=False)
+    poller: StatePoller[str, int] = StatePoller(lambda _keys: {}, clock=clock, interval=5.0)
+    looks, pauses = SnapshotLooks(poller, clock), []
+    for _ in range(24):
+        pauses.append(looks.paced(made, "s").retry_after)
+        clock.now += pauses[-1]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (5.0, 60.0)
+    ready = replace(made, ready=True)
+    assert looks.paced(ready, "s") is ready
+    assert looks.paced(made, "s").retry_after == 5.0, "a new wait"
 
 
 def test_hooks_that_may_not_wait_share_a_fetch_with_those_that_come_at_the_same_time() -> None:

@@ -26,7 +26,7 @@ from volplane import (
     VolumeInUse,
     read_parameters,
 )
-from volplane.cloud import GIB, TAGS, BoundedCache, Fences, HookCall, RetryLater, refuse_other_snapshot
+from volplane.cloud import GIB, TAGS, BoundedCache, Fences, HookCall, RetryLater, SnapshotLooks, refuse_other_snapshot
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
@@ -39,9 +39,7 @@ from volplane_aws_ebs.state_waits import StateWaits
 
 _STARTED = "begun"
 _LONGEST_PAUSE = 5.0
-_FIRST_LOOK = 5.0
 _STEPS_LOOK = 1.0
-_LONGEST_LOOK = 60.0
 _PAGE_SIZE = 500
 _IN_USE = "InvalidSnapshot.InUse"
 _MOST_IMAGES = 5
@@ -106,6 +104,7 @@ class Snapshotter:
         self._fences = fences
         self._waits = waits
         self._steps = SnapshotSteps(ec2)
+        self._looks = SnapshotLooks(ec2.batches.snapshots, ec2.clock)
         self._uncertain_until: BoundedCache[Key, float] = BoundedCache()
         """By name: until when an empty Describe does not prove that there is no snapshot."""
         self._made: BoundedCache[str, tuple[Ec2Snapshot, float]] = BoundedCache()
@@ -230,13 +229,7 @@ class Snapshotter:
         return None
 
     def _shown(self, snapshot: Ec2Snapshot, context: Context) -> Snapshot:
-        shown = seen(self._ec2.settings, snapshot, context)
-        if shown.ready or shown.failed:
-            self._waits.reset((snapshot.id, ""), "pending")
-            return shown
-        age = self._waits.seconds((snapshot.id, ""), "pending")
-        pause = min(max(age / 4, _FIRST_LOOK), _LONGEST_LOOK)
-        return replace(shown, retry_after=self._ec2.batches.snapshots.next_poll(snapshot.id, after=pause))
+        return self._looks.paced(seen(self._ec2.settings, snapshot, context), snapshot.id)
 
     # --- delete -------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ _POLL_INTERVAL = 0.5
 _SNAPSHOT_INTERVAL = 5.0
 """An upload takes minutes: callers that wait for some meet at multiples of these seconds."""
 _SNAPSHOT_MAX_AGE = 2.5
+_CUT_INTERVAL = 1.0
 _NO_SUCH_NAME_MAX_AGE = 30.0
 _NAMES_IN_A_FILTER = 50
 _PAGE_SIZE = 500
@@ -96,6 +97,10 @@ class Compute:
         self.snapshots: StatePoller[SnapshotKey, DiskSnapshot] = StatePoller(
             self._read_snapshots, clock=clock, interval=_SNAPSHOT_INTERVAL
         )
+        self.cuts: StatePoller[SnapshotKey, DiskSnapshot] = StatePoller(
+            self._read_snapshots, clock=clock, interval=_CUT_INTERVAL
+        )
+        """The same, for callers that wait until the moment of a snapshot has passed."""
         self.operations: StatePoller[DiskKey, Operation] = self._poller(self._read_operations)
         self._client = client
         self._rates = RateLimiter(rate=settings.mutations_per_second, burst=settings.mutation_burst, clock=clock)
@@ -384,6 +389,11 @@ class Compute:
             self.names.invalidate(key[1])
         else:
             self.instances.of(key).invalidate(key)
+
+    def snapshot_changed(self, key: SnapshotKey) -> None:
+        """Use no earlier observation of a snapshot: it is being made or deleted."""
+        self.snapshots.invalidate(key)
+        self.cuts.invalidate(key)
 
     def close(self) -> None:
         """Close the connections."""

@@ -6,7 +6,6 @@ A snapshot is made by `snapshots.insert`: with `disks.createSnapshot` it can be 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from volplane import (
@@ -24,7 +23,7 @@ from volplane import (
     Unavailable,
     read_parameters,
 )
-from volplane.cloud import GIB, LABELS, Fences, HookCall, RetryLater, StateAges, refuse_other_snapshot
+from volplane.cloud import GIB, LABELS, Fences, HookCall, RetryLater, SnapshotLooks, StateAges, refuse_other_snapshot
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.errors import ALREADY_EXISTS, NOT_FOUND, code_of
@@ -47,8 +46,7 @@ from volplane_gce_pd.snapshot_parameters import SnapshotParameters
 
 _CUT_POLL = 1.0
 _GONE_POLL = 2.0
-_FIRST_LOOK = 5.0
-_LONGEST_LOOK = 60.0
+_LONGEST_CUT_POLL = 10.0
 _STUCK_SECONDS = 600.0
 _STUCK_RETRY = 60.0
 _INSERT = {SNAPSHOTS: Method.SNAPSHOTS_INSERT, IMAGES: Method.IMAGES_INSERT}
@@ -93,6 +91,7 @@ class Snapshotter:
         self._operations = operations
         self._fences = fences
         self._ages = StateAges(compute.clock)
+        self._looks = SnapshotLooks(compute.snapshots, compute.clock)
 
     # --- make ---------------------------------------------------------------------------------------------------
 
@@ -103,7 +102,7 @@ class Snapshotter:
         place = disk_key(request.volume, settings)
         parameters.refuse_regional(place[0])
         key = (settings.project, parameters.kind, resource_name(request.name))
-        found = self._compute.snapshot_now(key)
+        found = self._compute.cuts.current(key)
         if found is not None and found.state != "DELETING":
             return self._existing(request, found, place)
         outcome = self._operations.outcome(call, _INSERT[parameters.kind])
@@ -133,7 +132,7 @@ class Snapshotter:
                     code=found.state,
                     retry_after=_STUCK_RETRY,
                 )
-            raise RetryLater(max(_CUT_POLL, min(seconds / 4, _LONGEST_LOOK)))
+            raise RetryLater(self._compute.cuts.next_poll(found.key, after=min(seconds / 4, _LONGEST_CUT_POLL)))
         return self._shown(found, request.context)
 
     @staticmethod
@@ -170,7 +169,7 @@ class Snapshotter:
                 raise RetryLater(_CUT_POLL) from None
             raise
         finally:
-            self._compute.snapshots.invalidate(key)
+            self._compute.snapshot_changed(key)
 
     # --- find ---------------------------------------------------------------------------------------------------
 
@@ -189,13 +188,7 @@ class Snapshotter:
         return Absent()
 
     def _shown(self, snapshot: DiskSnapshot, context: Context) -> Snapshot:
-        shown = seen(snapshot, context)
-        if shown.ready or shown.failed:
-            self._ages.reset(snapshot.key, "uploading")
-            return shown
-        age = self._ages.seconds(snapshot.key, "uploading")
-        pause = min(max(age / 4, _FIRST_LOOK), _LONGEST_LOOK)
-        return replace(shown, retry_after=self._compute.snapshots.next_poll(snapshot.key, after=pause))
+        return self._looks.paced(seen(snapshot, context), snapshot.key)
 
     # --- delete -------------------------------------------------------------------------------------------------
 
@@ -232,4 +225,4 @@ class Snapshotter:
                 raise
             return Done()
         finally:
-            self._compute.snapshots.invalidate(key)
+            self._compute.snapshot_changed(key)
