@@ -76,7 +76,7 @@ def test_it_carries_all_marks_and_the_names_for_people(site: Any) -> None:
 
 def test_many_snapshots_are_looked_at_by_one_call(new_site: Any) -> None:
     site = new_site(Behaviour(upload_seconds=300.0))
-    handles = [site.snapshot(site.provision(f"u{n}"), f"snap-{n}", f"u{n}").handle for n in range(20)]
+    handles = [site.snapshot(site.provision(f"u{n}"), f"snap-{n}", f"u{n}").handle for n in range(8)]
     before = site.fake.calls["snapshots.get"] + site.fake.calls["snapshots.list"]
     waiting = {handle: site.find_snapshot(handle).retry_after + site.clock.now for handle in handles}
     while waiting:
@@ -89,12 +89,12 @@ def test_many_snapshots_are_looked_at_by_one_call(new_site: Any) -> None:
             if found.ready:
                 del waiting[handle]
     calls = site.fake.calls["snapshots.get"] + site.fake.calls["snapshots.list"] - before
-    assert calls < 80, "20 snapshots of 300 s"
+    assert calls < 60, "8 snapshots of 300 s"
 
 
 def test_the_moments_of_many_are_waited_for_by_one_call(new_site: Any) -> None:
     site = new_site(Behaviour(cut_seconds=30.0))
-    assets = [site.provision(f"u{n}") for n in range(20)]
+    assets = [site.provision(f"u{n}") for n in range(8)]
     open_, before = {n: site.cut(asset, f"snap-{n}", f"u{n}") for n, asset in enumerate(assets)}, site.clock.now
     due = dict.fromkeys(open_, before)
     calls = sum(site.fake.calls[method] for method in ("snapshots.get", "snapshots.list"))
@@ -111,7 +111,7 @@ def test_the_moments_of_many_are_waited_for_by_one_call(new_site: Any) -> None:
             open_[n] = replace(request, context=replace(request.context, state=dict(answer.state)))
     assert site.clock.now - before < 50
     calls = sum(site.fake.calls[method] for method in ("snapshots.get", "snapshots.list")) - calls
-    assert calls < 100, "20 snapshots of 30 s: one call a snapshot and poll would be 300"
+    assert calls < 50, "8 snapshots of 30 s: one call a snapshot and poll would be 120"
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LOSE, FaultKind.DROP, FaultKind.LATE])
