@@ -1,6 +1,7 @@
 """The disks of a mocked cloud as directories of this machine, for pods of `volplane dev --disks`.
 
-A disk's contents are in `contents/<disk>`, those of a device in `contents/<disk>.device`. While it is attached,
+A disk's contents are in `contents/<disk>`, those of a device in `contents/<disk>.device`, and those of a snapshot
+likewise. While it is attached,
 `nodes/<node>/<disk>` is a link to the first of them. The names are the first 32 hex digits of the SHA-256 of handle and
 node id, so that no handle is a path.
 """
@@ -27,11 +28,12 @@ class DiskDirectory:
         self._shown: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
-    def show(self, disks: Mapping[str, Iterable[str]]) -> None:
+    def show(self, disks: Mapping[str, Iterable[str]], made_of: Mapping[str, str] | None = None) -> None:
         """Make the directory what the cloud has now: handle of every disk -> ids of the nodes it is attached to.
 
-        A disk that the cloud has no more loses its contents; those that were never shown by this object are left alone.
-        Raises OSError.
+        made_of: handle of a disk or snapshot -> handle of what it begins as a copy of; a snapshot is a disk without
+        nodes. A disk that the cloud has no more loses its contents; those that were never shown by this object are left
+        alone. Raises OSError.
         """
         wanted = {handle: frozenset(nodes) for handle, nodes in disks.items()}
         with self._lock:
@@ -41,6 +43,8 @@ class DiskDirectory:
                 if handle not in wanted:
                     shutil.rmtree(self._contents(handle), ignore_errors=True)
                     device_path(self._contents(handle)).unlink(missing_ok=True)
+            for handle in (made_of or {}).keys() & wanted.keys() - self._shown.keys():
+                self._copy((made_of or {})[handle], handle)
             for handle, nodes in wanted.items():
                 self._show(handle, nodes - self._shown.get(handle, frozenset()))
             self._shown = wanted
@@ -53,6 +57,13 @@ class DiskDirectory:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
             link.symlink_to(contents)
+
+    def _copy(self, source: str, handle: str) -> None:
+        held, contents = self._contents(source), self._contents(handle)
+        if held.is_dir() and not contents.exists():
+            shutil.copytree(held, contents, symlinks=True)
+            if device_path(held).exists():
+                shutil.copyfile(device_path(held), device_path(contents))
 
     def _contents(self, handle: str) -> Path:
         return self._root / "contents" / disk_path(self._root, "", handle).name

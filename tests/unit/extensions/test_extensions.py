@@ -23,12 +23,18 @@ from volplane import (
     Context,
     Declined,
     DeleteRequest,
+    DeleteSnapshotRequest,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     InvalidArgument,
     NodeIdentity,
     Ownership,
     ProvisionRequest,
+    Snapshot,
+    SnapshotIdentity,
+    SnapshotOwnership,
+    SnapshotRequest,
     Throttled,
     Unavailable,
     VolumeIdentity,
@@ -143,6 +149,27 @@ def test_every_call_is_a_line_with_its_outcome_and_duration(tmp_path: Path) -> N
             "message": "slow down (RequestLimitExceeded)",
             "code": "RequestLimitExceeded",
         },
+    ]
+
+
+def test_a_call_about_a_snapshot_names_it_and_its_asset(tmp_path: Path) -> None:
+    driver, _ = wrapped(CallLog, path=str(tmp_path / "calls"))
+    context, asset = demand().context, driver.call(demand())
+    assert isinstance(asset, Asset)
+    owner = SnapshotOwnership(cluster_id=context.cluster_id, snapshot_uid="2", content_name="snapcontent-2")
+    identity = SnapshotIdentity(namespace="team-a", name="before", content=owner.content_name)
+    volume = deletion().volume
+    cut = driver.call(
+        SnapshotRequest(context=context, name="snapshot-2", volume=volume, owner=owner, snapshot=identity)
+    )
+    assert isinstance(cut, Snapshot)
+    driver.call(FindSnapshotRequest(context=context, name="snapshot-2", owner=owner))
+    driver.call(DeleteSnapshotRequest(context=context, handle=cut.handle, owner=owner))
+    told = [(line["hook"], line.get("asset"), line["snapshot"]) for line in lines(tmp_path / "calls")[1:]]
+    assert told == [
+        ("create_snapshot", volume.handle, "snapshot-2"),
+        ("find_snapshot", None, "snapshot-2"),
+        ("delete_snapshot", None, cut.handle),
     ]
 
 

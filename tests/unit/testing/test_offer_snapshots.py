@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -19,24 +18,28 @@ from volplane_testing.conformance.rules import snapshots
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGE = REPOSITORY / "docs" / "how-to" / "offer-snapshots.md"
-TUTORIAL = REPOSITORY / "examples" / "folders" / "volplane_folders.py"
+TUTORIAL = REPOSITORY / "examples" / "folders"
+EXAMPLE = REPOSITORY / "examples" / "snapshots"
 MODULES = ("volplane_folders", "volplane_snapshots")
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Iterator[ModuleType]:
-    """The module as a reader writes it, beside that of the tutorial."""
-    shutil.copy(TUTORIAL, tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    (tmp_path / "volplane_snapshots.py").write_text(code, "utf-8")
+def example() -> Iterator[ModuleType]:
+    """The module of the page, beside that of the tutorial."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(tmp_path))
+        for place in (EXAMPLE, TUTORIAL):
+            patch.syspath_prepend(str(place))
         yield [importlib.import_module(name) for name in MODULES][-1]
     for name in MODULES:
         sys.modules.pop(name, None)
 
 
-def test_folders_with_snapshots_keep_every_rule(written: ModuleType, tmp_path: Path) -> None:
+def test_the_page_shows_the_example_word_for_word() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    assert blocks == [(EXAMPLE / "volplane_snapshots.py").read_text("utf-8")]
+
+
+def test_folders_with_snapshots_keep_every_rule(example: ModuleType, tmp_path: Path) -> None:
     roots = iter(tmp_path / f"root-{number}" for number in range(1000))
 
     def subject() -> Subject:
@@ -50,7 +53,7 @@ def test_folders_with_snapshots_keep_every_rule(written: ModuleType, tmp_path: P
             return not any((root / "volumes" / asset.handle).iterdir())  # type: ignore[attr-defined]
 
         return Subject(
-            written.SnapshotsBackend,
+            example.SnapshotsBackend,
             {"root": str(root)},
             other_parameters={"colour": "red"},
             inspect=lambda: sorted(str(path.relative_to(root)) for path in root.rglob("*")),

@@ -35,6 +35,10 @@ class DemoCloud:
         labels = {"topology.kubernetes.io/zone": _ZONE}
         return instance.id, {"spec": {"providerID": f"aws:///{_ZONE}/{instance.id}"}, "metadata": {"labels": labels}}
 
+    def snapshots(self) -> list[str]:
+        """Ids of all snapshots, as the cloud says it."""
+        return list(self._fake.snapshots)
+
     def attached(self) -> Mapping[str, tuple[str, ...]]:
         """Id of every volume -> ids of the instances that have it, as the cloud says it."""
         return {volume: tuple(instances) for volume, instances in self._fake.attached().items()}
@@ -47,7 +51,7 @@ def demo_cloud(directory: Path) -> Iterator[DemoCloud]:
         ec2 = fakes_of("aws_ebs")
     except ModuleNotFoundError as error:
         raise NotInstalled(f'{error}: pip install "volplane[aws-ebs,testing]"') from None
-    waits = {f"{what}_seconds": _SECONDS for what in ("create", "attach", "detach", "delete")}
+    waits = {f"{what}_seconds": _SECONDS for what in ("create", "attach", "detach", "delete", "snapshot")}
     key = directory / "any-key"
     key.write_text("any")
     with ec2.FakeEC2Server(ec2.FakeEC2(ec2.Behaviour(**waits)), disks=directory / "disks") as server:

@@ -10,8 +10,16 @@ from typing import Any
 from volplane.errors import ApiNotFound, VolplaneError
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
-from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment
+from volplane.kube.kinds import (
+    CLAIMS,
+    NODES,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUME_SNAPSHOT_CLASSES,
+    VOLUME_SNAPSHOTS,
+    VOLUMES,
+)
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment, VolumeSnapshot
 from volplane.process.control_plane import ControlPlane
 from volplane.state.records import trashed
 from volplane_embedded.cli.demo_console import DemoConsole
@@ -62,6 +70,7 @@ class Demo:
         await self._undelete(plane)
         if self._cloud is not None:
             await self._attach(plane, self._cloud)
+            await self._snapshot(plane, self._cloud)
         self._quiet(plane)
 
     async def _started(self) -> ControlPlane:
@@ -160,21 +169,58 @@ class Demo:
         self._check_attached(cloud, machines, second)
         await self._client.patch(NODES, first, {"spec": {"unschedulable": None}})
         await self._delete_pod(plane, "app")
-        claim = await self._client.get(CLAIMS, f"{NAMESPACE}/records")
-        await self._delete_claim(plane, "records")
-        await self._gone(plane.state.volumes, claim.spec.volume_name, "volume")
-        left = [*plane.state.attachments.keys(), *cloud.attached()]
-        self._check(not left, "it is detached and deleted", f"left over: {', '.join(left)}")
 
-    async def _run_on(self, plane: ControlPlane, name: str, script: str) -> str:
+    async def _snapshot(self, plane: ControlPlane, cloud: DemoCloud) -> None:
+        self._console.heading("7. Snapshot: what the pod writes afterwards is not in the volume that is made of it")
+        fields = {"driver": cloud.driver.name, "deletionPolicy": "Delete"}
+        await self._client.create(
+            VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CLASSES.body(metadata={"name": "cut"}, **fields)
+        )
+        spec = {"volumeSnapshotClassName": "cut", "source": {"persistentVolumeClaimName": "records"}}
+        metadata = {"name": "before", "namespace": NAMESPACE}
+        await self._client.create(VOLUME_SNAPSHOTS, VOLUME_SNAPSHOTS.body(metadata=metadata, spec=spec))
+        await self._snapshot_until("ready", lambda snapshot: snapshot is not None and snapshot.status.ready_to_use)
+        self._console.done(f"EC2 has the snapshot {' and '.join(cloud.snapshots())}")
+        await self._run_on(plane, "app", "echo overwritten > /data/greeting")
+        await self._delete_pod(plane, "app")
+        await self._create_claim("restored", "disk", snapshot="before")
+        await self._run_on(plane, "reader", f'test "$(cat /data/greeting)" = "{MESSAGE}"', claim="restored")
+        self._console.done(f'the restored volume says "{MESSAGE}"')
+        await self._delete_pod(plane, "reader")
+        await self._client.delete(VOLUME_SNAPSHOTS, f"{NAMESPACE}/before")
+        await self._snapshot_until("gone", lambda snapshot: snapshot is None)
+        for name in ("records", "restored"):
+            claim = await self._client.get(CLAIMS, f"{NAMESPACE}/{name}")
+            await self._delete_claim(plane, name)
+            await self._gone(plane.state.volumes, claim.spec.volume_name, "volume")
+        left = [*plane.state.attachments.keys(), *cloud.attached(), *cloud.snapshots()]
+        self._check(not left, "all of it is detached and deleted", f"left over: {', '.join(left)}")
+
+    async def _snapshot_until(self, what: str, reached: Callable[[VolumeSnapshot | None], bool]) -> None:
+        self.waiting_for, self.reason = f"waiting for snapshot before to be {what}", lambda: ""
+        while not reached(await self._snapshot_now()):  # noqa: ASYNC110 - the demo has no cache of these
+            await asyncio.sleep(0.1)
+        self._console.phase("snap", "before", what)
+
+    async def _snapshot_now(self) -> VolumeSnapshot | None:
+        try:
+            return await self._client.get(VOLUME_SNAPSHOTS, f"{NAMESPACE}/before")
+        except ApiNotFound:
+            return None
+
+    async def _run_on(self, plane: ControlPlane, name: str, script: str, claim: str = "records") -> str:
         """Start a pod that runs the script and then stays; the node that it was given."""
-        await self._create_pod(name, "records", script, stays=True)
+        await self._create_pod(name, claim, script, stays=True)
 
         def phase() -> str:
             pod = plane.state.pods.get(f"{NAMESPACE}/{name}")
             return pod.status.phase if pod is not None else ""
 
-        await self._until(f"pod {name} to run", lambda: phase() in ("Running", "Failed"))
+        await self._until(
+            f"pod {name} to run",
+            lambda: phase() in ("Running", "Failed"),
+            lambda: plane.reasons().get("claims", {}).get(f"{NAMESPACE}/{claim}", ""),
+        )
         if phase() == "Failed":
             raise DemoFailed(f"pod {name} failed")
         return (await self._client.get(PODS, f"{NAMESPACE}/{name}")).spec.node_name
@@ -200,16 +246,25 @@ class Demo:
         self._console.phase("class", name, "created", f"provisioner {provisioner}, {mode}")
 
     async def _create_claim(
-        self, name: str, storage_class: str, volume: str = "", annotations: Mapping[str, str] | None = None
+        self,
+        name: str,
+        storage_class: str,
+        volume: str = "",
+        annotations: Mapping[str, str] | None = None,
+        snapshot: str = "",
     ) -> None:
-        """volume: the only one that will do; "" = any."""
+        """volume: the only one that will do; "" = any. snapshot: of which it is made; "" = empty."""
         spec: dict[str, Any] = {
             "storageClassName": storage_class,
             "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "64Mi"}},
+            # A disk of EC2 has a GiB at least, and what is made of its snapshot has no less.
+            "resources": {"requests": {"storage": "1Gi" if snapshot else "64Mi"}},
         }
         if volume:
             spec["volumeName"] = volume
+        if snapshot:
+            source = {"apiGroup": "snapshot.storage.k8s.io", "kind": VOLUME_SNAPSHOTS.kind, "name": snapshot}
+            spec["dataSource"] = source
         metadata = {"name": name, "namespace": NAMESPACE, "annotations": dict(annotations or {})}
         await self._client.create(CLAIMS, CLAIMS.body(metadata=metadata, spec=spec))
 

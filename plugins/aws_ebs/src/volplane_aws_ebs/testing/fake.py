@@ -157,6 +157,13 @@ class FakeEC2(FakeCloud):
                 if volume.state in ("available", "in-use") and not volume.root
             }
 
+    def made_of(self) -> dict[str, str]:
+        """Return the id of every snapshot, restored volume and copy -> id of its source."""
+        with self.locked_state() as account:
+            sources = {each.id: each.snapshot or each.source for each in account.volumes.values()}
+            cut = {each.id: each.volume for each in account.snapshots.values()}
+            return cut | {volume: source for volume, source in sources.items() if source is not None}
+
     def add_instance(self, zone: str = "", *, instance_type: str = "m5.large", interfaces: int = 1) -> Instance:
         """Add a running instance, by default in the first zone. Its root volume counts as attached."""
         with self.locked_state() as account:

@@ -120,7 +120,8 @@ class FakeEC2Server(FakeCloudServer):
         def answer(request: HttpRequest) -> HttpResponse:
             answered = exchange.answer(request.body.decode("utf-8", "replace"), request.headers)
             if shown is not None:
-                shown.show(fake.attached())
+                made_of = fake.made_of()
+                shown.show({**dict.fromkeys(fake.snapshots, ()), **fake.attached()}, made_of)
             return answered
 
         super().__init__(answer, port=port)

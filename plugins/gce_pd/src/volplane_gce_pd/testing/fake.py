@@ -14,7 +14,7 @@ from volplane_gce_pd.testing.behaviour import Behaviour
 from volplane_gce_pd.testing.errors import ComputeError, not_found, unreachable
 from volplane_gce_pd.testing.methods import METHODS, parsed, permissions_for
 from volplane_gce_pd.testing.project import Project
-from volplane_gce_pd.testing.records import DiskRecord, InstanceRecord, OperationRecord, SnapshotRecord
+from volplane_gce_pd.testing.records import URL, DiskRecord, InstanceRecord, OperationRecord, SnapshotRecord
 from volplane_testing.cloud import CloudFailure, FakeCloud, FakeCloudServer, Fault, HttpRequest, HttpResponse
 from volplane_testing.disks import DiskDirectory
 
@@ -138,6 +138,20 @@ class FakeCompute(FakeCloud):
         project = self.behaviour.project
         return {disk.path(project): tuple(name for _, name in disk.users) for disk in self.disks.values()}
 
+    def made_of(self) -> dict[str, str]:
+        """Return the path of every snapshot, image, restored disk and copy -> path of its source."""
+        name = self.behaviour.project
+        with self.locked_state() as project:
+            cut = {each.path(name): each.disk for each in (*project.snapshots.values(), *project.images.values())}
+            fields = ("sourceSnapshot", "sourceImage", "sourceDisk")
+            made = {
+                disk.path(name): str(disk.wanted[field]).removeprefix(URL)
+                for disk in project.disks.values()
+                for field in fields
+                if disk.wanted.get(field)
+            }
+            return cut | made
+
     def add_instance(self, name: str, zone: str = "", *, machine_type: str = "n1-standard-1") -> InstanceRecord:
         """Add a running virtual machine, by default in the first zone. It has a boot disk."""
         with self.locked_state() as project:
@@ -185,7 +199,8 @@ class FakeComputeServer(FakeCloudServer):
         def answer(request: HttpRequest) -> HttpResponse:
             answered = fake.answer(request)
             if disks is not None:
-                disks.show(fake.attached())
+                made_of = fake.made_of()
+                disks.show({**dict.fromkeys(made_of, ()), **fake.attached()}, made_of)
             return answered
 
         super().__init__(answer, port=port)

@@ -1,0 +1,31 @@
+"""The directories of a mocked cloud's disks: snapshots keep what was there at their moment, restores begin with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from volplane_embedded.kubelet.attached_disks import disk_path
+from volplane_testing.disks import DiskDirectory
+
+
+def test_a_restored_disk_begins_with_what_was_there_at_the_moment_of_the_snapshot(tmp_path: Path) -> None:
+    cloud = DiskDirectory(tmp_path)
+    cloud.show({"vol-1": ("i-1",)})
+    disk = disk_path(tmp_path, "i-1", "vol-1")
+    (disk / "greeting").write_text("before")
+    cloud.show({"vol-1": ("i-1",), "snap-1": ()}, {"snap-1": "vol-1"})
+    (disk / "greeting").write_text("after")
+    cloud.show({"vol-1": ("i-1",), "snap-1": (), "vol-2": ("i-1",)}, {"snap-1": "vol-1", "vol-2": "snap-1"})
+    assert (disk_path(tmp_path, "i-1", "vol-2") / "greeting").read_text() == "before"
+    assert (disk / "greeting").read_text() == "after"
+
+
+def test_a_snapshot_outlives_its_disk_and_loses_its_contents_when_it_is_deleted(tmp_path: Path) -> None:
+    cloud = DiskDirectory(tmp_path)
+    cloud.show({"vol-1": ("i-1",)})
+    (disk_path(tmp_path, "i-1", "vol-1") / "greeting").write_text("before")
+    cloud.show({"vol-1": ("i-1",), "snap-1": ()}, {"snap-1": "vol-1"})
+    cloud.show({"snap-1": (), "vol-2": ("i-1",)}, {"snap-1": "vol-1", "vol-2": "snap-1"})
+    assert (disk_path(tmp_path, "i-1", "vol-2") / "greeting").read_text() == "before"
+    cloud.show({})
+    assert list((tmp_path / "contents").iterdir()) == []
