@@ -12,11 +12,13 @@ import pytest
 from integration.test_snapshots import World, beside, of_snapshots, storage, strip
 from volplane import Unavailable
 from volplane.kube import names
+from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import Cluster
+from volplane_testing.control_plane import Controllers, ControllerSpec
 from volplane_testing.faults import FailAfter, FailBefore, FaultyBackend, Slow
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemorySnapshot
-from volplane_testing.transport import answer_lost, refuse
+from volplane_testing.transport import FaultScript, FaultTransport, answer_lost, refuse
 
 SEEDS = range(6)
 BY_PEOPLE = ("cut", "cut", "delete", "crash", "fail")
@@ -154,4 +156,33 @@ async def test_beside_a_stock_controller_nothing_is_cut_twice_or_lost_or_stuck(s
             await asyncio.sleep(random.choice([0.0, 0.0, 0.001, 0.1, 2.0, 20.0]))
         await schedule.end()
         assert not kept, kept.cut
+        assert len(kept.cut) == len(set(kept.cut)), kept.cut
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_two_processes_that_both_lead_cut_nothing_twice_and_lose_nothing(seed: int) -> None:
+    """As after a failover that the former leader has not noticed."""
+    random = Random(seed)
+    made, kept = storage(), Recorded()
+    made.snapshots = kept
+    backend = FaultyBackend(MemoryBackend(storage=made), faults(random))
+    async with Cluster([backend], seed=seed) as cluster:
+        world = World(cluster)
+        await world.begin()
+        spec = ControllerSpec(
+            backends={cluster.driver: backend}, controllers=frozenset({"snapshot-controller", "snapshotter"})
+        )
+        transport = FaultTransport(InProcessTransport(cluster.server), FaultScript())
+        former = Controllers(spec, cluster.server, transport, Random(seed))
+        await former.start()
+        schedule = Schedule(world, random, kept, (*BY_PEOPLE, *BY_FORCE))
+        made.delay = random.choice([0.0, 5.0])
+        for _ in range(14):
+            await schedule.act()
+            await asyncio.sleep(random.choice([0.0, 0.0, 0.001, 0.1, 2.0, 20.0]))
+        await former.kill()
+        await schedule.end()
+        schedule.look()
+        left = {each.name for each in kept.values()} - schedule.unled
+        assert not left, (left, kept.cut)
         assert len(kept.cut) == len(set(kept.cut)), kept.cut

@@ -94,7 +94,7 @@ def _show(content: VolumeSnapshotContent, state: SnapshotState) -> Action | None
     if isinstance(step, Cut) and (shown := _status(content, step, state)):
         why, body = "show the snapshot", {"status": shown}
         return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, subresource="status", why=why)
-    if isinstance(step, Lost):
+    if isinstance(step, Lost) and not content.status.snapshot_handle:
         if state.binds and intent_of(content) is not None and reference.key not in state.snapshots:
             why = f"neither VolumeSnapshot {reference.key} nor a snapshot of it exists"
             return Delete(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, why=why)
@@ -176,9 +176,11 @@ def new_intent(snapshot_uid: str, volume: str, parameters: dict[str, str], clust
 
 
 def _status(content: VolumeSnapshotContent, cut: Cut, state: SnapshotState) -> dict[str, Any]:
-    """Return what the status lacks of the snapshot. Handle, time and size are never changed."""
+    """Return what the status lacks of the snapshot. Handle, time and size are never changed, nor is what is ready."""
     status, snapshot = content.status, cut.snapshot
     shown: dict[str, Any] = {}
+    if status.ready_to_use and not snapshot.ready:
+        return shown  # Another process has seen more.
     if not status.snapshot_handle:
         shown["snapshotHandle"] = snapshot.handle
     if status.creation_time is None:

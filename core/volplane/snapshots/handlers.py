@@ -58,6 +58,8 @@ class SnapshotHandlers:
         known = new or old or VolumeSnapshotContent()
         if new is None:
             self.state.progress.forget(known.uid)
+        elif new.status.error is not None:
+            self.state.progress.get(new.uid).error_seen(new.status.error.message)
         self.contents.enqueue(known.key)
         self.snapshots.enqueue(known.spec.volume_snapshot_ref.key)
 

@@ -107,6 +107,11 @@ class ContentProgress(msgspec.Struct):
         if isinstance(self.step, Cut):
             self.step = None
 
+    def error_seen(self, message: str) -> None:
+        """Note that the status shows this error. A failure is shown once: another leader may have others to show."""
+        if self.failure is not None and self.failure.message == message:
+            self.failure = None
+
     def absence_seen(self, now: float, settle_seconds: float) -> float:
         """Note that the backend showed none. Return the seconds until that is proof."""
         if self.attempted is None:
