@@ -26,14 +26,13 @@ from volplane.controller.actions import (
     Wait,
     warning,
 )
-from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_named, driver_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, timestamp
+from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, timestamp
 from volplane.kube.quantity import format_bytes
 from volplane.snapshots.contents import annotate, new_intent
-from volplane.snapshots.parameters import class_flaw
+from volplane.snapshots.demand import Wanted, demand_of
 from volplane.snapshots.source import swept, unbound_of
 from volplane.snapshots.state import (
     TERMINAL,
@@ -44,22 +43,13 @@ from volplane.snapshots.state import (
     is_terminal,
     names_snapshot,
 )
-from volplane.state.matching import mode_of, refers_to
+from volplane.state.matching import mode_of
 from volplane.state.naming import handle_of
 from volplane.state.records import write_intent
 
 SEEK: Final = "seek_snapshot"
 """Look for the snapshot of a VolumeSnapshot whose content is gone."""
 _REFERENCE: Final = {"apiVersion": VOLUME_SNAPSHOTS.api_version, "kind": VOLUME_SNAPSHOTS.kind}
-_NOT_CREATED: Final = "Failed to create snapshot content with error "
-
-
-class _Refusal(Exception):
-    """Why nothing can be cut now. first: what comes before that is known, or instead of saying it."""
-
-    def __init__(self, reason: str, message: str, *, first: Action | None = None) -> None:
-        super().__init__(message)
-        self.reason, self.message, self.first = reason, message, first
 
 
 def decide_snapshot(key: str, state: SnapshotState, reads: LiveReads) -> Action:
@@ -89,12 +79,10 @@ def _dynamic(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -
         return Settled()
     if snapshot.status.creation_time is not None:
         return _heal(snapshot, state, reads)
-    try:
-        return _begin(snapshot, state)
-    except _Refusal as refusal:
-        if refusal.first is not None:
-            return refusal.first
-        return _refuse(snapshot, refusal.reason, refusal.message, state)
+    demand = demand_of(snapshot, state)
+    if demand.wanted is None:
+        return demand.next or _refuse(snapshot, demand.reason, demand.message, state)
+    return _begin(snapshot, demand.wanted, state)
 
 
 def _dynamic_content(snapshot: VolumeSnapshot, content: VolumeSnapshotContent, state: SnapshotState) -> Action:
@@ -108,111 +96,24 @@ def _dynamic_content(snapshot: VolumeSnapshot, content: VolumeSnapshotContent, s
     if source.snapshot_handle:
         text = f"Snapshot handle should not be set in content {content.name} for dynamic provisioning"
         return _refuse(snapshot, "SnapshotHandleSet", text, state)
-    if not _ours(content, state):
+    if not state.serves(content.spec.driver):
         return Settled()
     return _hold(snapshot, content) or swept(snapshot, state.cluster) or _follow(snapshot, content)
 
 
-def _begin(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
-    """Return the next step until the content exists. Raises _Refusal."""
-    claim, of_class = state.claim_of(snapshot), _named_class(snapshot, state)
-    if of_class is not None and not _configured(of_class.driver, state):
-        volume = state.cluster.volume_of(claim) if claim is not None else None
-        lookup = driver_of(volume, state.cluster) if volume is not None else None
-        if lookup is None or (lookup.driver is None and lookup.next is None):
-            return Settled()  # Neither the class nor the volume is of a driver of ours.
-    claim, volume, driver = _source(snapshot, claim, of_class, state)
-    if of_class is None and (name := snapshot.spec.volume_snapshot_class_name) is not None:
-        text = f'Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
-        raise _Refusal("GetSnapshotClassFailed", text)
-    chosen = of_class or _default_class(driver, state)
-    if flaw := class_flaw(chosen, driver):
-        raise _Refusal("SnapshotContentCreationFailed", _NOT_CREATED + flaw)
-    if not driver.supports("create_snapshot"):
-        raise _Refusal("SnapshotContentCreationFailed", f'{_NOT_CREATED}driver "{driver.name}" makes no snapshots')
-    if not handle_of(volume):
-        nothing = f"the source of volume {volume.name} has nothing by which driver {driver.name} would know it"
-        raise _Refusal("SnapshotContentCreationFailed", _NOT_CREATED + nothing)
-    if (hold := _hold_with(snapshot, chosen)) is not None:
+def _begin(snapshot: VolumeSnapshot, wanted: Wanted, state: SnapshotState) -> Action:
+    """Return the next step until the content exists."""
+    claim = wanted.claim
+    if (hold := _hold_with(snapshot, wanted.of_class)) is not None:
         return hold
     if not claim.has_finalizer(names.CLAIM_AS_SOURCE):
         body = {"metadata": {"finalizers": [*(claim.metadata.finalizers or ()), names.CLAIM_AS_SOURCE]}}
         return Patch(kind=CLAIMS, target=claim, body=body, why=f"keep it until snapshot {snapshot.key} is cut")
-    return _create(snapshot, volume, driver, chosen, state)
+    return _create(snapshot, wanted, state)
 
 
-def _source(
-    snapshot: VolumeSnapshot, claim: Claim | None, of_class: VolumeSnapshotClass | None, state: SnapshotState
-) -> tuple[Claim, Volume, DriverView]:
-    """Return the claim, its volume and the driver that cuts it. Raises _Refusal."""
-    reason, prefix = "SnapshotContentCreationFailed", _NOT_CREATED
-    if of_class is None and snapshot.spec.volume_snapshot_class_name is None:
-        reason, prefix = "SetDefaultSnapshotClassFailed", "Failed to set default snapshot class with error "
-    if claim is None:
-        name = snapshot.spec.source.persistent_volume_claim_name
-        raise _Refusal(reason, f'{prefix}cannot get claim from snapshot: persistentvolumeclaim "{name}" not found')
-    volume = state.cluster.volumes.get(claim.spec.volume_name)
-    if volume is None or _unbound(claim, volume):
-        raise _Refusal(reason, prefix + _unbound(claim, volume))
-    lookup = driver_of(volume, state.cluster)
-    if lookup.driver is None:
-        if lookup.next is not None:
-            raise _Refusal("", "", first=lookup.next)
-        raise _Refusal(reason, prefix + _undriven(volume, lookup.reason, of_class, state))
-    return claim, volume, lookup.driver
-
-
-def _unbound(claim: Claim, volume: Volume | None) -> str:
-    """Return why the claim has no volume that can be cut; "" if it has."""
-    if claim.terminating and not claim.has_finalizer(names.CLAIM_AS_SOURCE):
-        return "cannot add finalizer on claim because it is being deleted"
-    if claim.status.phase != "Bound":
-        return f"the PVC {claim.name} is not yet bound to a PV, will not attempt to take a snapshot"
-    if volume is None:
-        return f'failed to retrieve PV {claim.spec.volume_name}: persistentvolume "{claim.spec.volume_name}" not found'
-    if refers_to(volume, claim):
-        return ""
-    return f"claim in dataSource not bound or invalid: volume {volume.name} does not refer to it"
-
-
-def _undriven(volume: Volume, reason: str, of_class: VolumeSnapshotClass | None, state: SnapshotState) -> str:
-    """Return why no driver here cuts the volume. Raises _Refusal if it is another controller's matter."""
-    maker = volume.annotation(names.PROVISIONED_BY) or ""
-    if state.cluster.drivers.on_nodes(maker):
-        return f"driver {maker} is served by the processes of the nodes, which make no snapshots"
-    if reason:
-        return f"volume {volume.name}: {reason}"
-    if of_class is None:
-        raise _Refusal("", "", first=Settled())
-    theirs = (volume.spec.csi or {}).get("driver") or maker or "none here"
-    return f'VolumeSnapshotClass "{of_class.name}" is of driver "{of_class.driver}", the volume is of "{theirs}"'
-
-
-def _named_class(snapshot: VolumeSnapshot, state: SnapshotState) -> VolumeSnapshotClass | None:
-    name = snapshot.spec.volume_snapshot_class_name
-    return state.classes.get(name) if name is not None else None
-
-
-def _default_class(driver: DriverView, state: SnapshotState) -> VolumeSnapshotClass:
-    default = [
-        each
-        for each in state.classes.values()
-        if each.driver == driver.name and each.annotation(names.DEFAULT_SNAPSHOT_CLASS) == "true"
-    ]
-    if len(default) == 1:
-        return default[0]
-    prefix = "Failed to set default snapshot class with error "
-    if not default:
-        none = f"{prefix}cannot find default snapshot class of driver {driver.name}"
-        raise _Refusal("SetDefaultSnapshotClassFailed", none)
-    several = ", ".join(sorted(each.name for each in default))
-    count = f"{prefix}{len(default)} default snapshot classes were found: {several}"
-    raise _Refusal("SetDefaultSnapshotClassFailed", count)
-
-
-def _create(
-    snapshot: VolumeSnapshot, volume: Volume, driver: DriverView, of_class: VolumeSnapshotClass, state: SnapshotState
-) -> Create:
+def _create(snapshot: VolumeSnapshot, wanted: Wanted, state: SnapshotState) -> Create:
+    volume, of_class = wanted.volume, wanted.of_class
     intent = new_intent(snapshot.uid, volume.name, dict(of_class.parameters or {}), state.cluster)
     text = f"Waiting for a snapshot {snapshot.key} to be created by the CSI driver."
     failed = f"Error creating volume snapshot content object for snapshot {snapshot.key}"
@@ -229,7 +130,7 @@ def _create(
                 "source": {"volumeHandle": handle_of(volume)},
                 "volumeSnapshotClassName": of_class.name,
                 "deletionPolicy": of_class.deletion_policy,
-                "driver": driver.name,
+                "driver": wanted.driver.name,
                 "sourceVolumeMode": mode_of(volume),
             },
         ),
@@ -250,7 +151,7 @@ def _reference(snapshot: VolumeSnapshot) -> dict[str, str]:
 
 def _heal(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> Action:
     """Make the content again for the snapshot that the storage has; without one the VolumeSnapshot has failed."""
-    name, of_class = content_name_of(snapshot), _named_class(snapshot, state)
+    name, of_class = content_name_of(snapshot), state.classes.get(snapshot.spec.volume_snapshot_class_name or "")
     claim = state.claim_of(snapshot)
     volume = state.cluster.volume_of(claim) if claim is not None else None
     found = driver_named(of_class.driver, state.cluster) if of_class is not None else None
@@ -306,7 +207,7 @@ def _static(snapshot: VolumeSnapshot, state: SnapshotState, _reads: LiveReads) -
     content = state.content_of(snapshot)
     if content is None:
         return _refuse(snapshot, "SnapshotContentMissing", "VolumeSnapshotContent is missing", state)
-    if not _ours(content, state):
+    if not state.serves(content.spec.driver):
         return Settled()
     if not names_snapshot(content, snapshot):
         text = f"VolumeSnapshotContent [{content.name}] is bound to a different snapshot"
@@ -413,15 +314,6 @@ def _status_patch(snapshot: VolumeSnapshot, status: dict[str, Any], *events: Eve
     return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body=body, subresource="status", why=why, events=events)
 
 
-def _ours(content: VolumeSnapshotContent, state: SnapshotState) -> bool:
-    return _configured(content.spec.driver, state)
-
-
-def _configured(driver: str, state: SnapshotState) -> bool:
-    """Return whether a driver of this name is ours, working or not."""
-    return state.cluster.has_driver(driver) or state.cluster.drivers.starting(driver)
-
-
 # --- deletion -----------------------------------------------------------------------------------------------------
 
 
@@ -431,7 +323,7 @@ def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
     content = state.contents.get(snapshot.status.bound_volume_snapshot_content_name or content_name_of(snapshot))
     if content is None or not names_snapshot(content, snapshot) or not content.spec.volume_snapshot_ref.uid:
         return _release(snapshot, why="it has no content")
-    if not _ours(content, state):
+    if not state.serves(content.spec.driver):
         return Settled()
     if (step := swept(snapshot, state.cluster)) is not None:
         return step

@@ -164,6 +164,10 @@ class SnapshotState:
         """Whether both halves are ours: no stock controller binds snapshots and contents."""
         return self.common and not self.stock_for()[0]
 
+    def serves(self, driver: str) -> bool:
+        """Return whether a driver of this name is ours, working or not."""
+        return self.cluster.has_driver(driver) or self.cluster.drivers.starting(driver)
+
     # --- what belongs together ------------------------------------------------------------------------------------
 
     def snapshot_of(self, content: VolumeSnapshotContent) -> VolumeSnapshot | None:
