@@ -72,7 +72,7 @@ def _make(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotSta
     if status.ready_to_use or is_terminal(status.error):
         return Settled()
     marked = content.annotation(names.SNAPSHOT_BEING_DELETED) is not None
-    if state.binds and marked and content.spec.deletion_policy == "Delete":
+    if state.binds() and marked and content.spec.deletion_policy == "Delete":
         return Wait(reason="its VolumeSnapshot is being deleted")
     if not driver.supports(FIND):
         return _cannot(content, f'driver "{driver.name}" makes no snapshots', state)
@@ -95,7 +95,7 @@ def _show(content: VolumeSnapshotContent, state: SnapshotState) -> Action | None
         why, body = "show the snapshot", {"status": shown}
         return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, subresource="status", why=why)
     if isinstance(step, Lost) and not content.status.snapshot_handle:
-        if state.binds and intent_of(content) is not None and reference.key not in state.snapshots:
+        if state.binds() and intent_of(content) is not None and reference.key not in state.snapshots:
             why = f"neither VolumeSnapshot {reference.key} nor a snapshot of it exists"
             return Delete(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, why=why)
         if (patch := show_error(content, TERMINAL + NO_SNAPSHOT, state)) is not None:
@@ -111,7 +111,7 @@ def _held_again(content: VolumeSnapshotContent, state: SnapshotState) -> Action 
     """Put the finalizer back where both halves are ours: without it the snapshot is lost when the object is deleted."""
     held = content.has_finalizer(names.CONTENT_BOUND) or content.terminating
     has_snapshot = content.status.snapshot_handle or content.spec.source.snapshot_handle
-    if held or not has_snapshot or not state.binds or state.snapshot_of(content) is None:
+    if held or not has_snapshot or not state.binds() or state.snapshot_of(content) is None:
         return None
     body = {"metadata": {"finalizers": [*(content.metadata.finalizers or ()), names.CONTENT_BOUND]}}
     return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, why="hold it until its snapshot is gone")
@@ -126,7 +126,7 @@ def may_cut(content: VolumeSnapshotContent, state: SnapshotState) -> bool:
     snapshot, marked = state.snapshot_of(content), content.annotation(names.SNAPSHOT_BEING_DELETED) is not None
     if snapshot is not None and snapshot.status.creation_time is not None:
         return False
-    if not state.binds:
+    if not state.binds():
         return content.annotation(names.SNAPSHOT_BEING_CREATED) is not None or not marked
     return snapshot is not None and not snapshot.terminating and not marked and not content.terminating
 
@@ -134,7 +134,7 @@ def may_cut(content: VolumeSnapshotContent, state: SnapshotState) -> bool:
 def _declare(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState) -> Action | None:
     """Return the write that comes before the first call; None if it is done, as on all contents of ours."""
     held, intent = content.has_finalizer(names.CONTENT_BOUND), intent_of(content)
-    beside = not state.binds and content.annotation(names.SNAPSHOT_BEING_CREATED) is None
+    beside = not state.binds() and content.annotation(names.SNAPSHOT_BEING_CREATED) is None
     if held and intent is not None and not beside:
         return None
     annotations: dict[str, str] = {names.SNAPSHOT_BEING_CREATED: "yes"} if beside else {}
@@ -223,7 +223,7 @@ def _deletion(
     content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState, reads: LiveReads
 ) -> Action | None:
     """Return the next step of the deletion; None if a call that may cut has to be answered first."""
-    if not state.binds and content.annotation(names.SNAPSHOT_BEING_CREATED) is not None:
+    if not state.binds() and content.annotation(names.SNAPSHOT_BEING_CREATED) is not None:
         if not content.status.snapshot_handle and not isinstance(state.progress.get(content.uid).step, Lost):
             return None
         return annotate(content, {names.SNAPSHOT_BEING_CREATED: None}, why="nothing is being cut for it")
@@ -235,7 +235,7 @@ def _deletion(
     if content.spec.deletion_policy != "Delete" or member:
         return _release(content, why=f"its snapshot is kept by policy {content.spec.deletion_policy}")
     if isinstance(step, Removed):
-        if not state.binds and content.status.snapshot_handle:
+        if not state.binds() and content.status.snapshot_handle:
             gone = dict.fromkeys(("snapshotHandle", "readyToUse", "creationTime", "restoreSize"))
             why = "its snapshot is gone"
             return Patch(
@@ -257,8 +257,10 @@ def awaits_snapshot(content: VolumeSnapshotContent, state: SnapshotState, reads:
     unbound = bool(content.spec.source.snapshot_handle) and not reference.uid
     if unbound or content.annotation(names.SNAPSHOT_BEING_DELETED) is not None:
         return None
-    if not state.binds:
-        return Wait(reason=f"the snapshot-controller has not said that VolumeSnapshot {reference.key} is being deleted")
+    if not state.binds():
+        why = f"the snapshot-controller has not said that VolumeSnapshot {reference.key} is being deleted"
+        # Once its Lease is not renewed any more, this is ours to find out.
+        return Wait(reason=why, seconds=state.stock_for()[1] if state.common else None)
     if not reads.has(VOLUME_SNAPSHOTS, reference.key):
         return Read(VOLUME_SNAPSHOTS, reference.key, why="is its VolumeSnapshot gone?")
     live = reads.get(VOLUME_SNAPSHOTS, reference.key)

@@ -368,7 +368,7 @@ def _release(snapshot: VolumeSnapshot, *, why: str) -> Patch:
 def decide_source(key: str, state: SnapshotState) -> Action:
     """Return the next action for the finalizer that keeps a claim until its snapshots are cut."""
     claim = state.cluster.claims.get(key)
-    if claim is None or not claim.has_finalizer(names.CLAIM_AS_SOURCE) or not state.binds:
+    if claim is None or not claim.has_finalizer(names.CLAIM_AS_SOURCE) or not state.binds():
         return Settled()
     waiting = next((each.name for each in state.unfinished_of(key)), "")
     if waiting:

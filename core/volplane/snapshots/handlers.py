@@ -71,9 +71,9 @@ class SnapshotHandlers:
                 self.contents.enqueue(content.key)
 
     def lease_changed(self, old: Lease | None, new: Lease | None) -> None:
-        before = self.state.binds
+        before = self.state.binds()
         self.state.lease_changed(old, new)
-        if before != self.state.binds:
+        if before != self.state.binds():
             for snapshot in self.state.snapshots.values():
                 self.snapshots.enqueue(snapshot.key)
             for content in self.state.contents.values():

@@ -220,7 +220,7 @@ class SnapshotOperations:
         """Raise Again unless the live content may lose its snapshot: policy, marks and VolumeSnapshot say so."""
         reads, key = LiveReads(), live.spec.volume_snapshot_ref.key
         deletes = live.terminating and live.spec.deletion_policy == "Delete" and live.spec.driver == driver.name
-        if deletes and self.state.binds and live.annotation(names.SNAPSHOT_BEING_DELETED) is None and key != "/":
+        if deletes and self.state.binds() and live.annotation(names.SNAPSHOT_BEING_DELETED) is None and key != "/":
             reads.put(VOLUME_SNAPSHOTS, key, await self.deps.client.find(VOLUME_SNAPSHOTS, key))
         if not deletes or awaits_snapshot(live, self.state, reads) is not None:
             raise self.deps.not_justified()
@@ -240,7 +240,7 @@ class SnapshotOperations:
         failure = f"{what}: {error}"
         message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
         about: list[EventRecord] = [warning(VOLUME_SNAPSHOT_CONTENTS, content, reason, message, same_as=failure)]
-        if self.state.binds and (snapshot := self.state.snapshot_of(content)) is not None:
+        if self.state.binds() and (snapshot := self.state.snapshot_of(content)) is not None:
             about = [warning(VOLUME_SNAPSHOTS, snapshot, reason, message, same_as=failure)]
         for event in about:
             self.deps.recorder.record(event)

@@ -159,9 +159,8 @@ class SnapshotState:
         key = max(held, key=held.__getitem__, default="")
         return (key, held[key]) if key and held[key] > 0 else ("", 0.0)
 
-    @property
     def binds(self) -> bool:
-        """Whether both halves are ours: no stock controller binds snapshots and contents."""
+        """Return whether both halves are ours: no stock controller binds snapshots and contents."""
         return self.common and not self.stock_for()[0]
 
     def serves(self, driver: str) -> bool:

@@ -474,7 +474,7 @@ def test_a_stock_controller_that_renews_no_more_is_succeeded() -> None:
     state = state_of(*source(), snapshot(), snapshot_class(default=True))
     state.cluster.monotonic = lambda: now[0]
     state.leases.observe(stock_lease())
-    assert not state.binds
+    assert not state.binds()
     now[0] += 61.0
-    assert state.binds
+    assert state.binds()
     assert cutter().supports("create_snapshot")
