@@ -68,6 +68,7 @@ def live(call: Any, clock: SteppedClock, place: dict[str, str], disks: str) -> N
         call("images.insert", image_resource={**cut, "name": "i", "family": "f"}, force_create=True)
         call("images.get", image="i")
         call("images.list")
+        clock.advance(30.0)
         call("images.delete", image="i")
         there = {**place, "instance": "vm"}
         attached = {"source": f"{path}/disks/d", "device_name": "d"}

@@ -41,6 +41,7 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
         tags=tags_from_specification(params, "snapshot"),
         zone=volume.zone if params.get("Location") == "local" else "",
         outpost=params.get("OutpostArn", ""),
+        contents=tuple(volume.contents),
     )
     account.snapshots[snapshot.id] = snapshot
     failure = account.failure

@@ -73,6 +73,8 @@ class Volume:
     attachments: dict[str, Attachment] = field(default_factory=dict)
     modifications: list[Modification] = field(default_factory=list)
     root: bool = False
+    contents: list[str] = field(default_factory=list)
+    """What was written into it."""
 
 
 @dataclass(slots=True)
@@ -123,6 +125,8 @@ class Snapshot:
     images: tuple[str, ...] = ()
     """Ids of AMIs that are made of it."""
     lock: Lock | None = None
+    contents: tuple[str, ...] = ()
+    """What was in the volume at its moment."""
     fast_restores: dict[str, str] = field(default_factory=dict)
     """Zone -> state of fast restore."""
 

@@ -59,7 +59,7 @@ def copy_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[str, 
         raise invalid("size", size, f"The size must be at least the {source.size} GiB of volume {source.id}.")
     of_source = {"Encrypted": True, "KmsKeyId": params.get("KmsKeyId") or source.kms_key} if source.encrypted else {}
     volume = _new_volume(account, {**wanted, "Size": size, "AvailabilityZone": source.zone, **of_source})
-    volume.source = source.id
+    volume.source, volume.contents = source.id, list(source.contents)
     if params.get("DryRun"):
         raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
     _check_quota(account, volume)
@@ -141,6 +141,7 @@ def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
         encrypted=encrypted,
         kms_key=key,
         snapshot=snapshot,
+        contents=list(source.contents) if source is not None else [],
         multi_attach=bool(params.get("MultiAttachEnabled")),
         initialization_rate=_initialization_rate(params),
         tags=tags,

@@ -8,7 +8,7 @@ from typing import Any
 from volplane_gce_pd.testing.disks import NAME, checked_labels
 from volplane_gce_pd.testing.errors import ComputeError, bad_request
 from volplane_gce_pd.testing.project import Effect, Project
-from volplane_gce_pd.testing.records import OperationRecord, SnapshotRecord
+from volplane_gce_pd.testing.records import DiskRecord, OperationRecord, SnapshotRecord
 
 Params = Mapping[str, Any]
 
@@ -46,22 +46,32 @@ def insert(project: Project, method: str, params: Params) -> OperationRecord:
     _refuse_soon_after(project, disk.id, snapshot.disk)
     table[name] = snapshot
 
-    def become(before: str, after: str) -> None:
-        if snapshot.status == before:
-            snapshot.status = after
-
-    cut, upload = project.behaviour.cut_seconds, project.behaviour.upload_seconds
     if not project.stalled and project.failing is None:
-        if kind == "snapshots":
-            project.timeline.after(cut, lambda: become("CREATING", "UPLOADING"))
-        before = "PENDING" if kind == "images" else "UPLOADING"
-        project.timeline.after(cut + upload, lambda: become(before, "READY"))
+        _cut_and_upload(project, snapshot, disk)
 
     def undo() -> None:
         snapshot.status = "FAILED"
 
-    seconds = cut if project.failing is not None else cut + upload + project.behaviour.ready_early_seconds
+    behaviour = project.behaviour
+    whole = behaviour.cut_seconds + behaviour.upload_seconds + behaviour.ready_early_seconds
+    seconds = behaviour.cut_seconds if project.failing is not None else whole
     return project.operate(method, params, "global", path, Effect(undo=undo), seconds=seconds)
+
+
+def _cut_and_upload(project: Project, snapshot: SnapshotRecord, disk: DiskRecord) -> None:
+    """Plan its changes of state. What is in the disk when it is cut is in it; an image is cut when it is ready."""
+    cut, upload = project.behaviour.cut_seconds, project.behaviour.upload_seconds
+
+    def become(before: str, after: str) -> None:
+        if snapshot.status == before:
+            if before in ("CREATING", "PENDING"):
+                snapshot.contents = tuple(disk.contents)
+            snapshot.status = after
+
+    if snapshot.kind == "snapshots":
+        project.timeline.after(cut, lambda: become("CREATING", "UPLOADING"))
+    before = "PENDING" if snapshot.kind == "images" else "UPLOADING"
+    project.timeline.after(cut + upload, lambda: become(before, "READY"))
 
 
 def _check_image(place: str, params: Params) -> None:
