@@ -199,3 +199,54 @@ async def schedule(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or 1)))
 def test_whatever_happens_every_claim_has_its_volume_and_nothing_else_is_left(seed: int) -> None:
     run(schedule(seed))
+
+
+async def wait(cluster: Any, condition: Any, seconds: float = 900.0) -> Any:
+    """Return what the condition gives once it is something."""
+    for _ in range(int(seconds)):
+        if found := condition():
+            return found
+        await cluster.advance(1.0)
+    raise AssertionError(f"not within {seconds:g} s")
+
+
+async def test_a_volume_snapshot_is_locked_ready_and_deleted_by_the_controllers() -> None:
+    site = Site(Behaviour(snapshot_seconds=200.0))
+    async with site.cluster() as cluster:
+        api: Any = cluster.api
+        await cluster.create_class("fast")
+        await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast", capacity="5Gi"))
+        parameters = {
+            "lockMode": "governance",
+            "lockDuration": "1",
+            "tagSpecification_1": "of={{ .VolumeSnapshotName }}",
+        }
+        daily = {"metadata": {"name": "daily"}, "driver": DRIVER, "deletionPolicy": "Delete", "parameters": parameters}
+        api.create("volumesnapshotclasses", daily)
+        spec = {"source": {"persistentVolumeClaimName": "data"}, "volumeSnapshotClassName": "daily"}
+        api.create("volumesnapshots", {"metadata": {"name": "s"}, "spec": spec})
+
+        def status() -> Any:
+            return (api.get("volumesnapshots", "s") or {}).get("status") or {}
+
+        begun = site.now()
+        await wait(cluster, lambda: status().get("creationTime"))
+        assert site.now() - begun < 30, "told at its moment"
+        assert not status().get("readyToUse")
+        await wait(cluster, lambda: status().get("readyToUse"))
+        assert status()["restoreSize"] == "5Gi"
+        (stored,) = site.fake.snapshots.values()
+        assert stored.tags["volplane.dev/snapshot-uid"] == api.get("volumesnapshots", "s")["metadata"]["uid"]
+        assert stored.tags["of"] == "s"
+        assert stored.lock is not None
+        (content,) = api.all("volumesnapshotcontents")
+        assert content["status"]["snapshotHandle"] == stored.id
+        api.delete("volumesnapshots", "s")
+        await cluster.advance(30.0)
+        assert list(site.fake.snapshots) == [stored.id]
+        told = [each["message"] for each in api.all("events")]
+        assert any("is locked in mode governance until" in message for message in told), told
+        stored.lock = None
+        await wait(cluster, lambda: not site.fake.snapshots, 4_000.0)
+        await wait(cluster, lambda: api.get("volumesnapshots", "s") is None)
+        assert api.all("volumesnapshotcontents") == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from volplane_gce_pd import GcePdBackend
 from volplane_gce_pd.testing import Behaviour, FakeCompute, InProcess
 from volplane_testing import Cluster
@@ -109,3 +111,46 @@ async def test_a_disk_that_has_grown_waits_for_its_node_to_grow_the_file_system(
         assert status["capacity"] == {"storage": "5Gi"}
         assert status["allocatedResourceStatuses"] == {"storage": "NodeResizePending"}
         assert [each["type"] for each in status["conditions"]] == ["FileSystemResizePending"]
+
+
+async def wait(cluster: Any, condition: Any, seconds: float = 900.0) -> Any:
+    """Return what the condition gives once it is something."""
+    for _ in range(int(seconds)):
+        if found := condition():
+            return found
+        await cluster.advance(1.0)
+    raise AssertionError(f"not within {seconds:g} s")
+
+
+@pytest.mark.parametrize("kind", ["snapshots", "images"])
+async def test_a_volume_snapshot_is_made_and_deleted_by_the_controllers(kind: str) -> None:
+    site = Site(Behaviour(upload_seconds=200.0))
+    async with site.cluster() as cluster:
+        api: Any = cluster.api
+        await cluster.create_class("fast")
+        await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast", capacity="5Gi"))
+        parameters = {"snapshot-type": kind, "storage-locations": "us-east1"}
+        daily = {"metadata": {"name": "daily"}, "driver": DRIVER, "deletionPolicy": "Delete", "parameters": parameters}
+        api.create("volumesnapshotclasses", daily)
+        spec = {"source": {"persistentVolumeClaimName": "data"}, "volumeSnapshotClassName": "daily"}
+        api.create("volumesnapshots", {"metadata": {"name": "s"}, "spec": spec})
+
+        def status() -> Any:
+            return (api.get("volumesnapshots", "s") or {}).get("status") or {}
+
+        begun = site.now()
+        await wait(cluster, lambda: status().get("creationTime"))
+        if kind == "snapshots":
+            assert site.now() - begun < 30, "told at its moment, while the upload goes on"
+            assert not status().get("readyToUse")
+        await wait(cluster, lambda: status().get("readyToUse"))
+        assert status()["restoreSize"] == "5Gi"
+        (stored,) = [*site.fake.snapshots.values(), *site.fake.images.values()]
+        uid = api.get("volumesnapshots", "s")["metadata"]["uid"]
+        assert (stored.kind, stored.labels["volplane-snapshot-uid"]) == (kind, uid)
+        (content,) = api.all("volumesnapshotcontents")
+        assert content["status"]["snapshotHandle"] == stored.path("test-project")
+        api.delete("volumesnapshots", "s")
+        await wait(cluster, lambda: api.get("volumesnapshots", "s") is None)
+        assert site.fake.snapshots == site.fake.images == {}
+        assert api.all("volumesnapshotcontents") == []
