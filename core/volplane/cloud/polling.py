@@ -118,8 +118,15 @@ class StatePoller(Generic[K, V]):
 
     def fetch_now(self, key: K) -> Observation[V]:
         """Return the result of a fetch that begins now, in this thread. Raises what the fetch raises."""
+        return self._fetched_unless_newer(key, math.inf)
+
+    def _fetched_unless_newer(self, key: K, oldest: float) -> Observation[V]:
+        """Return an observation from `oldest` on that another thread has just fetched; else as `fetch_now`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._fetching)
+            if (newer := self._fresh(key, oldest)) is not None:
+                self._wanted.pop(key, None)
+                return newer
             now = self._clock()
             self._wanted[key] = now
             keys = self._begin(now)
@@ -132,9 +139,10 @@ class StatePoller(Generic[K, V]):
     def observe(self, key: K, *, max_age: float) -> Observation[V]:
         """Return an observation at most `max_age` seconds old, if need be by a fetch that begins now, in this thread.
 
-        For hooks that may not return InProgress. Callers that come when `next_poll` told them share one fetch.
+        For hooks that may not return InProgress. Callers that come at the same time, or when `next_poll` told them,
+        share a fetch.
         """
-        return self.ask(key, max_age=max_age) or self.fetch_now(key)
+        return self.ask(key, max_age=max_age) or self._fetched_unless_newer(key, self._clock() - max_age)
 
     def cached(self, key: K, max_age: float) -> Observation[V] | None:
         """Return the last observation if it is at most `max_age` seconds old and was not invalidated. Never fetches."""

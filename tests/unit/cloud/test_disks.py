@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -454,6 +457,27 @@ def test_a_snapshot_that_takes_long_is_looked_at_less_often_until_it_is_ready() 
     ready = replace(made, ready=True)
     assert looks.paced(ready, "s") is ready
     assert looks.paced(made, "s").retry_after == 5.0, "a new wait"
+
+
+def test_threads_that_come_while_a_fetch_runs_share_the_next_one() -> None:
+    clock, fetched, running, go_on = Clock(), [], threading.Event(), threading.Event()
+
+    def fetch(keys: Any) -> dict[str, int]:
+        fetched.append(sorted(keys))
+        running.set()
+        assert go_on.wait(60.0)
+        return dict.fromkeys(keys, 7)
+
+    poller: StatePoller[str, int] = StatePoller(fetch, clock=clock, interval=5.0)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(poller.observe, "first", max_age=2.5)
+        assert running.wait(60.0)
+        others = [threads.submit(poller.observe, f"key-{n}", max_age=2.5) for n in range(8)]
+        while len(poller._wanted) < 9:
+            os.sched_yield()
+        go_on.set()
+        assert [each.result(60.0).value for each in (first, *others)] == [7] * 9
+    assert fetched == [["first"], [f"key-{n}" for n in range(8)]]
 
 
 def test_hooks_that_may_not_wait_share_a_fetch_with_those_that_come_at_the_same_time() -> None:
