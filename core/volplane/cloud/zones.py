@@ -139,14 +139,14 @@ def zones_for(request: ProvisionRequest, label: str, region: Sequence[str], *, c
 
 
 def refuse_other_zone(source: str, zone: str, zones: Sequence[str], *, selected: bool) -> None:
-    """Raise unless a copy can be where its source is: it must be in this zone, and may be in `zones`.
+    """Raise unless a disk can be where its source is: it must be in this zone, and may be in `zones`.
 
     selected: the first of them is a selected node's: then it is ResourceExhausted, so that another node is selected;
     else InvalidArgument.
     """
     if zone in zones:
         return
-    where = f"{source} is in {zone}, where its copy must be, and"
+    where = f"{source} is in {zone}, where what is made from it must be, and"
     if selected:
         text = f"{where} the selected node is in {zones[0]}; a node there is asked for"
         raise ResourceExhausted(text, scope="zone", reschedule=True)

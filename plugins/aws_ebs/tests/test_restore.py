@@ -15,6 +15,7 @@ from volplane import (
     PermissionDenied,
     ResourceExhausted,
     Unavailable,
+    Unsupported,
 )
 from volplane_aws_ebs.testing import Behaviour, FaultKind
 
@@ -82,6 +83,21 @@ def test_what_was_restored_is_found_whatever_became_of_its_snapshot(region: Any)
     with pytest.raises(NotFound, match="does not exist") as raised:
         region.provision("u3", source_snapshot=handle)
     assert raised.value.nothing_done
+
+
+def test_a_snapshot_in_a_local_zone_is_restored_there(new_region: Any) -> None:
+    local = "eu-test-1-loc-1a"
+    region = new_region(Behaviour(local_zones=(local,)))
+    asset = region.provision(segment={ZONE: local})
+    handle = region.snapshot(asset).handle
+    region.ready(handle)
+    region.fake.snapshots[handle].zone = local
+    region.clock.advance(61.0)
+    assert region.find_snapshot(handle).node_affinity == ({ZONE: local},)
+    with pytest.raises(ResourceExhausted, match=f"{handle} is in {local}") as raised:
+        region.provision("u2", source_snapshot=handle, segment={ZONE: A})
+    assert (raised.value.reschedule, raised.value.nothing_done) == (True, True)
+    assert region.provision("u2", source_snapshot=handle, segment={ZONE: local}).node_affinity == ({ZONE: local},)
 
 
 def encrypted(region: Any, key: str = KEY) -> Any:
@@ -154,7 +170,9 @@ def test_a_copy_has_the_type_and_performance_of_its_class_and_is_as_complete_as_
 def test_a_node_in_another_zone_is_released_before_anything_is_asked(region: Any) -> None:
     source = region.provision()
     region.clock.advance(61.0)
-    with pytest.raises(ResourceExhausted, match=f"is in {A}, where its copy must be, and the selected node") as raised:
+    with pytest.raises(
+        ResourceExhausted, match=f"is in {A}, where what is made from it must be, and the selected node"
+    ) as raised:
         copy(region, source, segment={ZONE: B})
     assert (raised.value.reschedule, raised.value.nothing_done, raised.value.scope) == (True, True, "zone")
     with pytest.raises(InvalidArgument, match=f"{B} is asked for"):
@@ -190,6 +208,14 @@ def test_a_copy_whose_answer_never_came_is_made_once(region: Any, kind: FaultKin
     made = copy(region.again(), source)
     region.clock.advance(120.0)
     assert set(region.fake.volumes) == {source.handle, made.handle}
+
+
+@pytest.mark.parametrize("code", ["InvalidAction", "UnsupportedOperation"])
+def test_where_ec2_copies_no_volumes_a_snapshot_is_advised(region: Any, code: str) -> None:
+    source = region.provision()
+    region.refuse("CopyVolumes", code, "The action CopyVolumes is not valid for this web service.")
+    with pytest.raises(Unsupported, match=r"copies no volumes in eu-test-1 .*make a VolumeSnapshot"):
+        copy(region, source)
 
 
 def test_a_copy_without_room_tries_no_other_zone(region: Any) -> None:

@@ -32,7 +32,9 @@ def test_without_a_selected_node_a_copy_is_made_where_its_source_is(site: Any, z
 def test_a_node_in_another_zone_is_released_before_anything_is_asked(site: Any) -> None:
     source = site.provision(segment={ZONE: A})
     site.clock.advance(61.0)
-    with pytest.raises(ResourceExhausted, match=f"is in {A}, where its copy must be, and the selected node") as raised:
+    with pytest.raises(
+        ResourceExhausted, match=f"is in {A}, where what is made from it must be, and the selected node"
+    ) as raised:
         copy(site, source, segment={ZONE: B})
     assert (raised.value.reschedule, raised.value.nothing_done, raised.value.scope) == (True, True, "zone")
     assert site.fake.calls["disks.insert"] == 1

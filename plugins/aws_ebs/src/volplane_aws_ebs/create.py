@@ -22,6 +22,7 @@ from volplane import (
     ProvisionRequest,
     ResourceExhausted,
     Unavailable,
+    Unsupported,
 )
 from volplane.cloud import (
     TAGS,
@@ -51,6 +52,8 @@ _UNSEEN_SECONDS = 10.0
 """A created volume that EC2 does not show after this time is probably gone; it is certain after SETTLE_SECONDS."""
 _LONGEST_PAUSE = 5.0
 _MAX_CREATIONS = 20_000
+_NO_COPIES = ("InvalidAction", "UnsupportedOperation")
+"""Codes of CopyVolumes where there is no such action."""
 
 Key = tuple[str, str, int]
 
@@ -178,6 +181,12 @@ class Provisioner:
                 **wanted,
             )
         except AwsError as error:
+            if spec.copied and error.code in _NO_COPIES:
+                raise Unsupported(
+                    f"EC2 copies no volumes in {self._ec2.settings.region} ({error.message.rstrip('.')}): make a "
+                    "VolumeSnapshot, and a volume from that",
+                    code=error.code,
+                ) from error
             return self._create_failed(request, creation, error, zone, zones)
         created = Ec2Volume.of(answer["Volumes"][0] if spec.copied else answer)
         creation.volume, creation.spec, creation.since = created.id, spec.digest, self._ec2.clock()
@@ -189,7 +198,7 @@ class Provisioner:
     def _zones_of_source(
         self, request: ProvisionRequest, spec: VolumeSpec, creation: _Creation, zones: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Return the zones in which the volume can be made, which of a copy is that of its source.
+        """Return the zones in which the volume can be made: of a copy, or of a local snapshot, that of its source.
 
         Raises RetryLater, too, and unless the snapshot or volume that it is made from, if any, can be used now.
         """
@@ -200,6 +209,9 @@ class Provisioner:
             if found is not None:
                 spec.refuse_source(found)
                 creation.source = f"{found.id}, under KMS key {found.kms_key}" if found.kms_key else ""
+                if found.zone and not self._ec2.settings.zone_ids:
+                    refuse_other_zone(found.id, found.zone, zones, selected=request.segment is not None)
+                    return (found.zone,)
         if spec.copied is None:
             return zones
         source = self._ec2.volume(spec.copied)
