@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from volplane.snapshots.state import SnapshotIntent
 from volplane.state.records import (
     AttachmentIntent,
     ChangeIntent,
@@ -29,6 +30,7 @@ READ: dict[str, Callable[[str], Any]] = {
     "change": partial(read_intent, ChangeIntent),
     "attachment": partial(read_intent, AttachmentIntent),
     "trash": partial(read_intent, TrashRecord),
+    "snapshot": partial(read_intent, SnapshotIntent),
 }
 
 
