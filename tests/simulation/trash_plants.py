@@ -47,6 +47,7 @@ def offer_what_lost_its_reference(stack: ExitStack) -> None:
 
     for module in (binding, matching, whole):
         replace(stack, module, "trashed", referred)
+    replace(stack, whole, "in_trash", referred)
 
 
 def forget_the_choice(stack: ExitStack) -> None:
