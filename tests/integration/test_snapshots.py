@@ -165,6 +165,20 @@ async def test_how_far_a_snapshot_is_that_takes_long_is_told() -> None:
         assert "pending, 40 %; next look in 30 s" in events["SnapshotPending"]["message"]
 
 
+async def test_a_claim_that_waits_for_a_snapshot_is_looked_at_as_soon_as_it_is_ready() -> None:
+    made = storage(delay=0.0)
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin(default=False)
+        source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"}
+        restored = await cluster.create_claim("restored", storage_class="fast", dataSource=source)
+        world.cut()
+        await asyncio.sleep(1000.0)  # The older the claim, the rarer its looks: one a minute by now.
+        world.create_class("now")
+        await world.status(readyToUse=True, seconds=5.0)
+        await cluster.wait_bound(restored, 2.0)
+
+
 async def test_the_contents_of_the_moment_are_kept() -> None:
     made = storage()
     async with Cluster([MemoryBackend(storage=made)]) as cluster:

@@ -27,7 +27,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         return
     state = SnapshotState(cluster=deps.cluster, common=common)
     snapshots, sources, contents = deps.queue("snapshots"), deps.queue("snapshot-sources"), deps.queue(QUEUE)
-    handlers = SnapshotHandlers(state, snapshots, contents, sources)
+    handlers = SnapshotHandlers(state, snapshots, contents, sources, deps.queue("claims"))
     operations = SnapshotOperations(deps, state)
     own = (
         Watch(cache=state.snapshots),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from volplane.controller.actions import Queue
 from volplane.kube import names
+from volplane.kube.kinds import VOLUME_SNAPSHOTS
 from volplane.kube.objects import (
     Claim,
     Lease,
@@ -19,6 +20,7 @@ from volplane.kube.objects import (
     VolumeSnapshotClass,
     VolumeSnapshotContent,
 )
+from volplane.snapshots.source import unbound_of
 from volplane.snapshots.state import SnapshotState, claim_key_of, content_name_of
 
 
@@ -28,6 +30,8 @@ class SnapshotHandlers:
     snapshots: Queue
     contents: Queue
     sources: Queue
+    claims: Queue
+    """Of all duties: claims that wait for a snapshot to be made from it."""
     _follows: bool = field(default=False, init=False)
 
     def subscribe(self) -> None:
@@ -49,6 +53,9 @@ class SnapshotHandlers:
         if new is None:
             self.state.sought.forget(known.uid)
         self.sources.enqueue(claim_key_of(known))
+        if known.status.ready_to_use and (old is None or not old.status.ready_to_use):
+            for claim in unbound_of(VOLUME_SNAPSHOTS, known.key, self.state.cluster):
+                self.claims.enqueue(claim.key)
         # Whether a snapshot may be cut, or deleted, depends on whether this one is there.
         if old is None or new is None or old.terminating != new.terminating:
             self.contents.enqueue(content_name_of(known))
