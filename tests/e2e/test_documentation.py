@@ -18,7 +18,7 @@ from ports import free_port
 from volplane_nfs.testing import why_no_ganesha
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-LONGEST_DEMO = 40.0
+LONGEST_DEMO = 60.0
 
 
 def plain(line: str) -> str:

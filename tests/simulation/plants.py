@@ -29,7 +29,7 @@ from volplane.kube import reflector
 from volplane.kube.cache import Cache
 from volplane.kube.credentials import Credentials
 from volplane.kube.kinds import PODS
-from volplane.kube.objects import Claim, Volume
+from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
 from volplane.provision.decide import volume_body
@@ -54,9 +54,10 @@ def skip_the_live_reread(stack: ExitStack) -> None:
 def write_over_conflicts(stack: ExitStack) -> None:
     """Patch without a resourceVersion: the last writer wins."""
 
-    async def forced(self: Steps, step: Patch) -> None:
+    async def forced(self: Steps, step: Patch) -> KubeObject:
         answer = await self.client.patch(step.kind, step.target.key, step.body, subresource=step.subresource)
         self._learn(step.kind, answer)
+        return answer
 
     replace(stack, Steps, "patch", forced)
 
