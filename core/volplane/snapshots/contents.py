@@ -18,7 +18,7 @@ from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_named
 from volplane.kube import names
 from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import VolumeSnapshotContent, timestamp
+from volplane.kube.objects import Volume, VolumeSnapshotContent, timestamp
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.state import (
     TERMINAL,
@@ -29,6 +29,7 @@ from volplane.snapshots.state import (
     Removing,
     SnapshotIntent,
     SnapshotState,
+    claim_uid_of,
     intent_of,
     is_terminal,
 )
@@ -152,7 +153,7 @@ def _declare(content: VolumeSnapshotContent, driver: DriverView, state: Snapshot
         if flaw := class_flaw(of_class, driver):
             return _cannot(content, flaw, state)
         uid = content.spec.volume_snapshot_ref.uid
-        fresh = new_intent(uid, volume.name, dict(of_class.parameters or {}), state.cluster)
+        fresh = new_intent(uid, volume, dict(of_class.parameters or {}), state.cluster)
         annotations[names.INTENT] = write_intent(fresh)
     metadata: dict[str, Any] = {"annotations": annotations} if annotations else {}
     # The API server refuses new finalizers on an object that is being deleted.
@@ -164,12 +165,15 @@ def _declare(content: VolumeSnapshotContent, driver: DriverView, state: Snapshot
     return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body={"metadata": metadata}, why=why)
 
 
-def new_intent(snapshot_uid: str, volume: str, parameters: dict[str, str], cluster: ClusterState) -> SnapshotIntent:
+def new_intent(
+    snapshot_uid: str, volume: Volume | None, parameters: dict[str, str], cluster: ClusterState
+) -> SnapshotIntent:
     return SnapshotIntent(
         v=INTENT_VERSION,
         cluster=cluster.cluster_id,
         snapshot=snapshot_uid,
-        volume=volume,
+        volume=volume.name if volume is not None else "",
+        claim=claim_uid_of(volume) if volume is not None else "",
         parameters=parameters,
         fence=cluster.fence(),
     )

@@ -114,7 +114,7 @@ def _begin(snapshot: VolumeSnapshot, wanted: Wanted, state: SnapshotState) -> Ac
 
 def _create(snapshot: VolumeSnapshot, wanted: Wanted, state: SnapshotState) -> Create:
     volume, of_class = wanted.volume, wanted.of_class
-    intent = new_intent(snapshot.uid, volume.name, dict(of_class.parameters or {}), state.cluster)
+    intent = new_intent(snapshot.uid, volume, dict(of_class.parameters or {}), state.cluster)
     text = f"Waiting for a snapshot {snapshot.key} to be created by the CSI driver."
     failed = f"Error creating volume snapshot content object for snapshot {snapshot.key}"
     return Create(
@@ -171,7 +171,7 @@ def _heal(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> A
         return _missing(snapshot, f"driver {driver.name} has no snapshot of it any more", state)
     if not isinstance(step, Cut):
         return Run(verb=SEEK, key=snapshot.key, uid=snapshot.uid, driver=driver.name, asset=name)
-    intent = new_intent(snapshot.uid, volume.name if volume is not None else "", {}, state.cluster)
+    intent = new_intent(snapshot.uid, volume, {}, state.cluster)
     handle = handle_of(volume) if volume is not None else step.snapshot.source or "unknown"
     text = f"VolumeSnapshotContent is missing; it is made again for the snapshot {step.snapshot.handle}"
     mode = {"sourceVolumeMode": mode_of(volume)} if volume is not None else {}

@@ -132,7 +132,7 @@ class SnapshotOperations:
             raise errors.NotFound(f"the storage has no snapshot {handle}")
         self._absent(progress, driver)
         intent = intent_of(content)
-        if intent is not None and intent.state is not None:
+        if intent is not None and intent.state is not None and self.state.source_of(content) is not None:
             # Until the end of what was started `Absent` proves nothing.
             await self._cut(content, driver, progress)
             return
@@ -198,7 +198,8 @@ class SnapshotOperations:
             found = await self._look(live, driver)
             if found is None:
                 self._absent(progress, driver)
-                if intent is None or intent.state is None:
+                # What was started is followed to its end, but for a volume that is gone, or another claim's.
+                if intent is None or intent.state is None or self.state.source_of(live) is None:
                     progress.reached(Removed())
                     return
                 await self._cut(live, driver, progress)  # It ends what was started.

@@ -49,6 +49,8 @@ class SnapshotIntent(Intent, frozen=True):
     """Uid of the VolumeSnapshot in these marks. The content may be bound to another one later."""
     volume: str
     """Name of the PersistentVolume."""
+    claim: str = ""
+    """Uid of the claim to which that is bound: nothing is cut once it is another one's. "" = not compared."""
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
     """Those of the class at that time: the class may change, or be deleted."""
     state: dict[str, Any] | None = None
@@ -184,16 +186,19 @@ class SnapshotState:
         return self.cluster.claims.get(claim_key_of(snapshot))
 
     def source_of(self, content: VolumeSnapshotContent) -> Volume | None:
-        """Return the volume of which the snapshot is cut: by the record, else by the claim of the VolumeSnapshot."""
-        intent, volume = intent_of(content), None
+        """Return the volume of which the snapshot is cut: by the record, else by the claim of the VolumeSnapshot.
+
+        None also if it is not that claim's any more: a tenant can remove what holds the claim, and the volume may hold
+        another one's data by now.
+        """
+        intent, volume, owner = intent_of(content), None, ""
         if intent is not None and intent.volume:
-            volume = self.cluster.volumes.get(intent.volume)
-        elif (snapshot := self.snapshots.get(content.spec.volume_snapshot_ref.key)) is not None:
-            claim = self.claim_of(snapshot)
-            volume = self.cluster.volumes.get(claim.spec.volume_name) if claim is not None else None
+            volume, owner = self.cluster.volumes.get(intent.volume), intent.claim
+        elif (snapshot := self.snapshot_of(content)) is not None and (claim := self.claim_of(snapshot)) is not None:
+            volume, owner = self.cluster.volumes.get(claim.spec.volume_name), claim.uid
         if volume is None or content.spec.source.volume_handle not in (handle_of(volume), handle_in_source(volume)):
             return None
-        return volume
+        return volume if not owner or claim_uid_of(volume) == owner else None
 
     def count(self) -> Counter[tuple[str, str]]:
         """Count the VolumeSnapshots of our drivers by driver and state."""
@@ -210,6 +215,11 @@ class SnapshotState:
     def unfinished_of(self, claim_key: str) -> Iterator[VolumeSnapshot]:
         """Yield the VolumeSnapshots that still need the volume of this claim."""
         return (each for each in self.snapshots.by_index("claim", claim_key) if needs_source(each))
+
+
+def claim_uid_of(volume: Volume) -> str:
+    """Return the uid of the claim to which the volume is bound; "" if it is bound to none."""
+    return volume.spec.claim_ref.uid if volume.spec.claim_ref is not None else ""
 
 
 def handle_in_source(volume: Volume) -> str:

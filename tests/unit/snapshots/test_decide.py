@@ -83,7 +83,7 @@ def test_then_the_content_is_created_with_finalizer_and_intent() -> None:
     assert body["metadata"]["name"] == "snapcontent-uid-s"
     assert body["metadata"]["finalizers"] == [names.CONTENT_BOUND]
     assert read_intent(SnapshotIntent, body["metadata"]["annotations"][names.INTENT]) == SnapshotIntent(
-        v=1, cluster="test", snapshot="uid-s", volume="v", parameters={"tier": "fast"}
+        v=1, cluster="test", snapshot="uid-s", volume="v", claim="uid-c", parameters={"tier": "fast"}
     )
     reference = body["spec"].pop("volumeSnapshotRef")
     assert (reference["namespace"], reference["name"], reference["uid"]) == ("default", "s", "uid-s")
