@@ -60,3 +60,30 @@ async def test_a_snapshot_whose_volume_is_gone_can_be_deleted_although_its_cut_h
         cluster.api.delete("volumesnapshots", "s")
         await world.gone()
         assert not cluster.api.all("volumesnapshotcontents")
+
+
+async def test_a_claim_that_became_another_tenants_volume_is_not_copied_for_the_former_one() -> None:
+    """As with a cut: what holds the source of a copy is a finalizer that its tenant can remove."""
+    faulty = FaultyBackend(MemoryBackend(storage=storage()))
+    async with Cluster([faulty]) as cluster:
+        await cluster.create_class("kept", reclaim_policy="Retain")
+        await cluster.wait_bound(await cluster.create_claim("origin", storage_class="kept"))
+        faulty.fail("provision", [FailBefore(Unavailable("no answer"))] * 10)
+        begun = faulty.asked["provision"]
+        source = {"kind": "PersistentVolumeClaim", "name": "origin"}
+        await cluster.create_claim("copy", storage_class="kept", dataSource=source)
+        world = World(cluster)
+        await world.wait(lambda: faulty.asked["provision"] > begun)
+        volume = cluster.api.get("persistentvolumeclaims", "origin")["spec"]["volumeName"]
+        strip(cluster, "persistentvolumeclaims", "origin")
+        await world.wait(lambda: cluster.api.get("persistentvolumes", volume, "")["status"]["phase"] == "Released")
+        cluster.api.patch("persistentvolumes", volume, {"spec": {"claimRef": None}}, "")
+        theirs = await cluster.create_claim("origin", namespace="theirs", storage_class="kept", volumeName=volume)
+        await cluster.wait_bound(theirs)
+        await cluster.advance(3600.0)
+        assert cluster.api.get("persistentvolumeclaims", "copy")["status"]["phase"] == "Pending"
+        told = [event["message"] for event in cluster.api.events(cluster.api.get("persistentvolumeclaims", "copy"))]
+        assert any("is another claim's now" in message for message in told), told
+        assert not any("theirs" in message for message in told), told
+        cluster.api.delete("persistentvolumeclaims", "copy")
+        await world.wait(lambda: cluster.api.get("persistentvolumeclaims", "copy") is None)

@@ -36,7 +36,7 @@ from volplane.operations.operation import Again
 from volplane.operations.registry import OperationRegistry
 from volplane.requests import Context, DeleteRequest, FindRequest, HookRequest, VolumeIdentity
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import class_of_claim
+from volplane.state.matching import class_of_claim, source_of
 from volplane.state.naming import volume_name_of
 from volplane.state.progress import ClaimProgress, Discarded, Discarding, LongCall, Made, Pending
 from volplane.state.records import ClaimIntent
@@ -173,12 +173,20 @@ class OperationDeps:
             raise InvalidArgument(f'VolumeAttributesClass "{name}" {of}')
         return attributes
 
-    async def copied_by(self, intent: ClaimIntent) -> VolumeIdentity | None:
-        """Return the volume of which the intent's asset is a copy. Of one that was removed by force little is known."""
+    async def copied_by(self, intent: ClaimIntent, claim: Claim | None = None) -> VolumeIdentity | None:
+        """Return the volume of which the intent's asset is a copy. Of one that was removed by force little is known.
+
+        claim: for which the copy is made. Raises NotFound if the volume is not that of its source any more.
+        """
         if intent.source is None or not intent.source.volume:
             return None
         name, handle = intent.source.of, intent.source.volume
         volume = await self.live_volume(name)
+        reference = volume.spec.claim_ref if volume is not None else None
+        source = source_of(claim) if claim is not None and reference is not None else None
+        if claim and reference and source and reference.key != f"{claim.namespace}/{source.name}":
+            # Its tenant can remove what holds it, and the volume may have another one's data by now.
+            raise NotFound(f'volume "{name}" is another claim\'s now, not that of {source.name}: it is not copied')
         identity = volume_identity(volume, self.cluster.cluster_id) if volume is not None else None
         if identity is None or identity.handle != handle:
             return VolumeIdentity(

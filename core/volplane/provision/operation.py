@@ -61,7 +61,7 @@ class ProvisionOperation:
         progress.provision_began()
         try:
             attributes = await self.deps.attributes_of(claim, driver)
-            copied, places = await self.deps.copied_by(intent), self.deps.cluster.places
+            copied, places = await self.deps.copied_by(intent, claim), self.deps.cluster.places
             request = provision_request(
                 claim, storage_class, driver, intent, context, places=places, attributes=attributes, copied=copied
             )
