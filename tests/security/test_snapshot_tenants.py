@@ -13,6 +13,10 @@ from volplane_testing.faults import Answer, FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
 
 
+def look(cluster: Cluster, resource: str, name: str, namespace: str = "default") -> Any:
+    return cluster.api.get(resource, name, namespace)
+
+
 @pytest.mark.parametrize("begun", [False, True])
 async def test_a_volume_that_became_another_tenants_is_not_cut_for_the_former_one(begun: bool) -> None:
     """The tenant takes away what holds the claim until the cut, and deletes the claim; the volume is used again."""
@@ -29,12 +33,10 @@ async def test_a_volume_that_became_another_tenants_is_not_cut_for_the_former_on
         world.create_class()
         world.cut()
         await world.wait(lambda: faulty.asked["create_snapshot"] > len(first))
-        volume = cluster.api.get("persistentvolumeclaims", "data")["spec"]["volumeName"]
+        volume = look(cluster, "persistentvolumeclaims", "data")["spec"]["volumeName"]
         strip(cluster, "persistentvolumeclaims", "data")
-        await world.wait(
-            lambda: cluster.api.get("persistentvolumes", volume, namespace="")["status"]["phase"] == "Released"
-        )
-        cluster.api.patch("persistentvolumes", volume, {"spec": {"claimRef": None}}, namespace="")
+        await world.wait(lambda: look(cluster, "persistentvolumes", volume, "")["status"]["phase"] == "Released")
+        cluster.api.patch("persistentvolumes", volume, {"spec": {"claimRef": None}}, "")
         other = await cluster.create_claim("theirs", storage_class="kept", volumeName=volume)
         await cluster.wait_bound(other)
         await cluster.advance(3600.0)
@@ -54,9 +56,9 @@ async def test_a_snapshot_whose_volume_is_gone_can_be_deleted_although_its_cut_h
         await world.begin()
         world.cut()
         await world.wait(lambda: '"job":7' in str((world.content() or {}).get("metadata", {}).get("annotations")))
-        volume = cluster.api.get("persistentvolumeclaims", "data")["spec"]["volumeName"]
+        volume = look(cluster, "persistentvolumeclaims", "data")["spec"]["volumeName"]
         strip(cluster, "persistentvolumeclaims", "data")
-        await world.wait(lambda: cluster.api.get("persistentvolumes", volume, namespace="") is None)
+        await world.wait(lambda: look(cluster, "persistentvolumes", volume, "") is None)
         cluster.api.delete("volumesnapshots", "s")
         await world.gone()
         assert not cluster.api.all("volumesnapshotcontents")
@@ -74,16 +76,46 @@ async def test_a_claim_that_became_another_tenants_volume_is_not_copied_for_the_
         await cluster.create_claim("copy", storage_class="kept", dataSource=source)
         world = World(cluster)
         await world.wait(lambda: faulty.asked["provision"] > begun)
-        volume = cluster.api.get("persistentvolumeclaims", "origin")["spec"]["volumeName"]
+        volume = look(cluster, "persistentvolumeclaims", "origin")["spec"]["volumeName"]
         strip(cluster, "persistentvolumeclaims", "origin")
-        await world.wait(lambda: cluster.api.get("persistentvolumes", volume, "")["status"]["phase"] == "Released")
+        await world.wait(lambda: look(cluster, "persistentvolumes", volume, "")["status"]["phase"] == "Released")
         cluster.api.patch("persistentvolumes", volume, {"spec": {"claimRef": None}}, "")
         theirs = await cluster.create_claim("origin", namespace="theirs", storage_class="kept", volumeName=volume)
         await cluster.wait_bound(theirs)
         await cluster.advance(3600.0)
-        assert cluster.api.get("persistentvolumeclaims", "copy")["status"]["phase"] == "Pending"
-        told = [event["message"] for event in cluster.api.events(cluster.api.get("persistentvolumeclaims", "copy"))]
+        assert look(cluster, "persistentvolumeclaims", "copy")["status"]["phase"] == "Pending"
+        told = [event["message"] for event in cluster.api.events(look(cluster, "persistentvolumeclaims", "copy"))]
         assert any("is another claim's now" in message for message in told), told
         assert not any("theirs" in message for message in told), told
         cluster.api.delete("persistentvolumeclaims", "copy")
-        await world.wait(lambda: cluster.api.get("persistentvolumeclaims", "copy") is None)
+        await world.wait(lambda: look(cluster, "persistentvolumeclaims", "copy") is None)
+
+
+async def test_contents_that_were_copied_to_another_cluster_destroy_nothing_of_the_first_one() -> None:
+    """As by a backup that is restored elsewhere, for a drill: both clusters have one storage."""
+    made = storage()
+    async with (
+        Cluster([MemoryBackend(storage=made)]) as first,
+        Cluster([MemoryBackend(storage=made)], seed=1) as second,
+    ):
+        world = World(first)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        content = world.content()
+        name = content["metadata"]["name"]
+        kept = {key: content["metadata"][key] for key in ("name", "annotations", "finalizers")}
+        second.api.create("volumesnapshotcontents", {"metadata": kept, "spec": content["spec"]})
+        other = World(second)
+        await other.wait(
+            lambda: (look(second, "volumesnapshotcontents", name, "").get("status") or {}).get("readyToUse")
+        )
+        second.api.delete("volumesnapshotcontents", name)
+        await second.advance(3600.0)
+        assert len(made.snapshots) == 1
+        error = look(second, "volumesnapshotcontents", name, "")["status"]["error"]["message"]
+        assert "was made in cluster" in error
+        assert "deletionPolicy to Retain" in error
+        second.api.patch("volumesnapshotcontents", name, {"spec": {"deletionPolicy": "Retain"}}, "")
+        await other.wait(lambda: look(second, "volumesnapshotcontents", name, "") is None)
+        assert len(made.snapshots) == 1

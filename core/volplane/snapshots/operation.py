@@ -207,6 +207,10 @@ class SnapshotOperations:
                     return
                 found = progress.step.snapshot
             handle = found.handle
+        if intent is not None and intent.cluster != (ours := self.state.cluster.cluster_id):
+            # The object was copied here. Its snapshot is for its own cluster to judge, as the volumes of that are.
+            whose = f"snapshot {handle} was made in cluster {intent.cluster!r}, not in {ours!r}"
+            raise errors.AlreadyExists(f"{whose}: it is not touched; set the content's deletionPolicy to Retain")
         given = intent.deleting if intent is not None else None
         dynamic = bool(live.spec.source.volume_handle)
         owner = owner_of_snapshot(live, self.state.cluster.cluster_id) if dynamic and intent is not None else None
