@@ -119,3 +119,26 @@ async def test_contents_that_were_copied_to_another_cluster_destroy_nothing_of_t
         second.api.patch("volumesnapshotcontents", name, {"spec": {"deletionPolicy": "Retain"}}, "")
         await other.wait(lambda: look(second, "volumesnapshotcontents", name, "") is None)
         assert len(made.snapshots) == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 100_000, "..", "x/snapcontent", "a\x1b[2J%2f", "."], ids=len)
+async def test_the_name_of_a_content_that_a_tenant_makes_up_is_asked_for_only_if_it_can_be_one(name: str) -> None:
+    """A proxy answers to a very long path with a page of its own, as if there were no server: all calls would slow."""
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.api.create(
+            "volumesnapshots",
+            {"metadata": {"name": "forged"}, "spec": {"source": {"volumeSnapshotContentName": "none"}}},
+        )
+        forged = {"status": {"boundVolumeSnapshotContentName": name, "readyToUse": True}}
+        cluster.api.patch("volumesnapshots", "forged", forged, subresource="status")
+        source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "forged"}
+        claim = await cluster.create_claim("copy", storage_class="fast", dataSource=source)
+        await world.wait(lambda: cluster.api.events(look(cluster, "persistentvolumeclaims", "copy")))
+        await cluster.advance(100.0)
+        assert not [
+            each for each in cluster.requests if each.verb == "get" and each.resource == "volumesnapshotcontents"
+        ]
+        [event] = [each for each in cluster.api.events(claim) if each["reason"] == "ProvisioningFailed"]
+        assert event["message"].endswith("not bound: what its status names can be no content")

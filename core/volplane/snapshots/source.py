@@ -187,6 +187,8 @@ def snapshot_refusal(wanted: Wanted, snapshot: KubeObject | None, content: KubeO
         return f"snapshot {name} is currently being deleted"
     if not (bound := snapshot.status.bound_volume_snapshot_content_name):
         return f"snapshot {name} not bound"
+    if not _NAME.fullmatch(bound):
+        return f"snapshot {name} not bound: what its status names can be no content"
     about = f"snapshotcontent {bound} for snapshot {snapshot.key}"
     if not isinstance(content, VolumeSnapshotContent):
         return f'error getting {about} from api server: {VOLUME_SNAPSHOT_CONTENTS.plural}.{GROUP} "{bound}" not found'
