@@ -8,6 +8,7 @@ import pytest
 
 from integration.test_snapshots import World, storage, strip
 from volplane import InProgress, Unavailable
+from volplane.kube import names
 from volplane_testing import Cluster
 from volplane_testing.faults import Answer, FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
@@ -142,3 +143,27 @@ async def test_the_name_of_a_content_that_a_tenant_makes_up_is_asked_for_only_if
         ]
         [event] = [each for each in cluster.api.events(claim) if each["reason"] == "ProvisioningFailed"]
         assert event["message"].endswith("not bound: what its status names can be no content")
+
+
+@pytest.mark.parametrize("named", ["snapcontent-theirs", "none"])
+async def test_a_status_that_names_another_content_leaves_no_snapshot_behind_and_touches_no_other(named: str) -> None:
+    """Else whoever writes it has snapshots for ever that no VolumeSnapshot, and so no quota, counts."""
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        spec = world.content()["spec"]
+        theirs = {"namespace": "theirs", "name": "s", "uid": "1"}
+        body = {"metadata": {"name": "snapcontent-theirs"}, "spec": {**spec, "volumeSnapshotRef": theirs}}
+        cluster.api.create("volumesnapshotcontents", body)
+        forged = {"status": {"boundVolumeSnapshotContentName": named}}
+        cluster.api.patch("volumesnapshots", "s", forged, subresource="status")
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        await cluster.settle()
+        assert not made.snapshots
+        [left] = cluster.api.all("volumesnapshotcontents")
+        assert left["metadata"]["name"] == "snapcontent-theirs"
+        assert names.SNAPSHOT_BEING_DELETED not in (left["metadata"].get("annotations") or {})

@@ -320,8 +320,8 @@ def _status_patch(snapshot: VolumeSnapshot, status: dict[str, Any], *events: Eve
 def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
     if not (snapshot.has_finalizer(names.SNAPSHOT_AS_SOURCE) or snapshot.has_finalizer(names.SNAPSHOT_BOUND)):
         return Settled()  # Nothing here holds it.
-    content = state.contents.get(snapshot.status.bound_volume_snapshot_content_name or content_name_of(snapshot))
-    if content is None or not names_snapshot(content, snapshot) or not content.spec.volume_snapshot_ref.uid:
+    content = _bound_to(snapshot, state)
+    if content is None:
         return _release(snapshot, why="it has no content")
     if not state.serves(content.spec.driver):
         return Settled()
@@ -345,6 +345,15 @@ def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
         status = {"error": {"time": error.time, "message": error.message}}
         return _status_patch(snapshot, status, why="show why its content stays")
     return Wait(reason=f"content {content.name} is being deleted")
+
+
+def _bound_to(snapshot: VolumeSnapshot, state: SnapshotState) -> VolumeSnapshotContent | None:
+    """Return the content that is bound to the VolumeSnapshot. Its status may be a tenant's, and name another one."""
+    for name in (snapshot.status.bound_volume_snapshot_content_name, content_name_of(snapshot)):
+        content = state.contents.get(name)
+        if content is not None and content.spec.volume_snapshot_ref.uid and names_snapshot(content, snapshot):
+            return content
+    return None
 
 
 def _restoring(snapshot: VolumeSnapshot, state: SnapshotState) -> str | None:
