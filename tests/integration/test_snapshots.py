@@ -628,6 +628,11 @@ async def test_beside_a_stock_controller_a_content_that_a_person_wrote_is_looked
         world.cut(volumeSnapshotClassName="keep")
         await world.status(readyToUse=True)
         [handle] = made.snapshots
+        name = world.content()["metadata"]["name"]
+        world.api.delete("volumesnapshots", "s")
+        await world.gone()
+        world.api.delete("volumesnapshotcontents", name)
+        await world.wait(lambda: not world.api.all("volumesnapshotcontents"))
         spec = {
             "driver": world.cluster.driver,
             "deletionPolicy": "Delete",

@@ -167,3 +167,37 @@ async def test_a_status_that_names_another_content_leaves_no_snapshot_behind_and
         [left] = cluster.api.all("volumesnapshotcontents")
         assert left["metadata"]["name"] == "snapcontent-theirs"
         assert names.SNAPSHOT_BEING_DELETED not in (left["metadata"].get("annotations") or {})
+
+
+@pytest.mark.parametrize("freed", ["by its policy", "with the other one"])
+async def test_a_snapshot_to_which_two_contents_lead_stays_while_one_of_them_does(freed: str) -> None:
+    """An administrator gives a snapshot to another namespace by a content of its own, which keeps the first one."""
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        content = world.content()
+        handle = content["status"]["snapshotHandle"]
+        reference = {"namespace": "theirs", "name": "given"}
+        spec = {**content["spec"], "volumeSnapshotRef": reference, "source": {"snapshotHandle": handle}}
+        cluster.api.create("volumesnapshotcontents", {"metadata": {"name": "given"}, "spec": spec})
+        body = {"metadata": {"name": "given"}, "spec": {"source": {"volumeSnapshotContentName": "given"}}}
+        cluster.api.create("volumesnapshots", body, "theirs")
+        await world.wait(
+            lambda: (look(cluster, "volumesnapshots", "given", "theirs").get("status") or {}).get("readyToUse")
+        )
+        cluster.api.delete("volumesnapshots", "given", "theirs")
+        await cluster.advance(3600.0)
+        assert len(made.snapshots) == 1
+        error = look(cluster, "volumesnapshots", "given", "theirs")["status"]["error"]["message"]
+        assert "delete that one, too, or set the deletionPolicy of given to Retain" in error
+        if freed == "by its policy":
+            cluster.api.patch("volumesnapshotcontents", "given", {"spec": {"deletionPolicy": "Retain"}}, "")
+        else:
+            cluster.api.delete("volumesnapshots", "s")
+            await world.gone()
+        await world.wait(lambda: look(cluster, "volumesnapshots", "given", "theirs") is None)
+        await cluster.settle()
+        assert len(made.snapshots) == (freed == "by its policy")

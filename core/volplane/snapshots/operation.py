@@ -211,6 +211,9 @@ class SnapshotOperations:
             # The object was copied here. Its snapshot is for its own cluster to judge, as the volumes of that are.
             whose = f"snapshot {handle} was made in cluster {intent.cluster!r}, not in {ours!r}"
             raise errors.AlreadyExists(f"{whose}: it is not touched; set the content's deletionPolicy to Retain")
+        if other := self.state.shared_with(live, handle):
+            advice = f"delete that one, too, or set the deletionPolicy of {live.name} to Retain"
+            raise errors.VolumeInUse(f"snapshot {handle} is also that of VolumeSnapshotContent {other}: {advice}")
         given = intent.deleting if intent is not None else None
         dynamic = bool(live.spec.source.volume_handle)
         owner = owner_of_snapshot(live, self.state.cluster.cluster_id) if dynamic and intent is not None else None

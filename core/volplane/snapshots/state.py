@@ -127,6 +127,10 @@ SNAPSHOT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshot]]] = {
     )
 }
 """claim: by the claim of which it is a snapshot."""
+CONTENT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshotContent]]] = {
+    "handle": lambda content: sorted({content.status.snapshot_handle, content.spec.source.snapshot_handle} - {""})
+}
+"""handle: by the snapshots to which it leads."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +139,9 @@ class SnapshotState:
     common: bool
     """Whether this process runs the half that binds VolumeSnapshots and contents."""
     snapshots: Cache[VolumeSnapshot] = field(default_factory=lambda: Cache(VOLUME_SNAPSHOTS, SNAPSHOT_INDEXES))
-    contents: Cache[VolumeSnapshotContent] = field(default_factory=lambda: Cache(VOLUME_SNAPSHOT_CONTENTS))
+    contents: Cache[VolumeSnapshotContent] = field(
+        default_factory=lambda: Cache(VOLUME_SNAPSHOT_CONTENTS, CONTENT_INDEXES)
+    )
     classes: Cache[VolumeSnapshotClass] = field(default_factory=lambda: Cache(VOLUME_SNAPSHOT_CLASSES))
     leases: Cache[Lease] = field(default_factory=lambda: Cache(LEASES))
     """Those of stock snapshot-controllers."""
@@ -199,6 +205,11 @@ class SnapshotState:
         if volume is None or content.spec.source.volume_handle not in (handle_of(volume), handle_in_source(volume)):
             return None
         return volume if not owner or claim_uid_of(volume) == owner else None
+
+    def shared_with(self, content: VolumeSnapshotContent, handle: str) -> str:
+        """Return the name of another content that leads to the same snapshot and stays; "" if there is none."""
+        others = (each for each in self.contents.by_index("handle", handle) if each.spec.driver == content.spec.driver)
+        return next((each.name for each in others if each.uid != content.uid and not each.terminating), "")
 
     def count(self) -> Counter[tuple[str, str]]:
         """Count the VolumeSnapshots of our drivers by driver and state."""
