@@ -201,3 +201,19 @@ async def test_a_snapshot_to_which_two_contents_lead_stays_while_one_of_them_doe
         await world.wait(lambda: look(cluster, "volumesnapshots", "given", "theirs") is None)
         await cluster.settle()
         assert len(made.snapshots) == (freed == "by its policy")
+
+
+async def test_a_moment_that_is_no_time_is_not_that_of_a_snapshot_and_nothing_breaks() -> None:
+    """The API server takes any two digits as the offset of a time zone."""
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        name = (await world.status(readyToUse=True))["boundVolumeSnapshotContentName"]
+        forged = {"status": {"creationTime": "2026-01-01T00:00:00+99:99"}}
+        cluster.api.patch("volumesnapshots", "s", forged, subresource="status")
+        strip(cluster, "volumesnapshotcontents", name)
+        status = await world.status(readyToUse=False)
+        assert status["error"]["message"].startswith("terminal: VolumeSnapshotContent is missing")
+        assert len(made.snapshots) == 1

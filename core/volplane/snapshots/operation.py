@@ -283,7 +283,13 @@ class SnapshotOperations:
 
 
 def _same_moment(found: Snapshot, shown: str | None) -> bool:
-    """Return whether the snapshot is of the moment that the VolumeSnapshot shows, as far as that is known."""
+    """Return whether the snapshot is of the moment that the VolumeSnapshot shows, as far as that is known.
+
+    Its tenant may have written what it shows: the API server takes times that are none.
+    """
     if found.created_at is None or shown is None:
         return True
-    return abs(datetime.fromisoformat(shown).timestamp() - found.created_at) <= _SAME_MOMENT
+    try:
+        return abs(datetime.fromisoformat(shown).timestamp() - found.created_at) <= _SAME_MOMENT
+    except ValueError:
+        return False
