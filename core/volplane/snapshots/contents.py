@@ -39,6 +39,8 @@ from volplane.state.records import INTENT_VERSION, write_intent
 CREATE: Final = "create_snapshot"
 FIND: Final = "find_snapshot"
 DELETE: Final = "delete_snapshot"
+UNSERVED: Final = "the API server does not serve the kinds of snapshots now, which proves nothing of any object"
+UNSERVED_SECONDS: Final = 60.0
 NO_SNAPSHOT: Final = "the storage has no snapshot of it, and none is cut any more"
 
 
@@ -265,6 +267,8 @@ def awaits_snapshot(content: VolumeSnapshotContent, state: SnapshotState, reads:
         why = f"the snapshot-controller has not said that VolumeSnapshot {reference.key} is being deleted"
         # Once its Lease is not renewed any more, this is ours to find out.
         return Wait(reason=why, seconds=state.stock_for()[1] if state.common else None)
+    if not reads.serves(VOLUME_SNAPSHOTS):
+        return Wait(reason=UNSERVED, seconds=UNSERVED_SECONDS)
     if not reads.has(VOLUME_SNAPSHOTS, reference.key):
         return Read(VOLUME_SNAPSHOTS, reference.key, why="is its VolumeSnapshot gone?")
     live = reads.get(VOLUME_SNAPSHOTS, reference.key)

@@ -31,7 +31,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, timestamp
 from volplane.kube.quantity import format_bytes
-from volplane.snapshots.contents import annotate, new_intent
+from volplane.snapshots.contents import UNSERVED, UNSERVED_SECONDS, annotate, new_intent
 from volplane.snapshots.demand import Wanted, demand_of
 from volplane.snapshots.source import swept, unbound_of
 from volplane.snapshots.state import (
@@ -160,6 +160,8 @@ def _heal(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> A
     driver = found.driver if found is not None else None
     if driver is None and found is not None and (found.next is not None or found.reason):
         return found.next or Wait(reason=found.reason)
+    if not reads.serves(VOLUME_SNAPSHOT_CONTENTS):
+        return Wait(reason=UNSERVED, seconds=UNSERVED_SECONDS)
     if not reads.has(VOLUME_SNAPSHOT_CONTENTS, name):
         return Read(VOLUME_SNAPSHOT_CONTENTS, name, why="is its content gone?")
     if driver is None:

@@ -294,3 +294,12 @@ def test_beside_a_stock_controller_the_handle_is_cleared_before_the_content_goes
     action = beside(going(), step=Removed())
     assert (action.subresource, action.body["status"]["snapshotHandle"]) == ("status", None)
     assert beside(going(status={}), step=Removed()).body == {"metadata": {"finalizers": None}}
+
+
+def test_where_the_kind_is_not_served_for_a_while_nothing_is_deleted_and_nothing_is_asked_without_end() -> None:
+    reads = LiveReads()
+    reads.put(VOLUME_SNAPSHOTS, "default/other", None)
+    reads.unserved.add(VOLUME_SNAPSHOTS.plural)
+    action = decided(content(status=READY, deletionTimestamp=GONE, annotations=OURS), reads=reads)
+    assert isinstance(action, Wait)
+    assert action.seconds == 60.0

@@ -302,6 +302,16 @@ def test_the_content_of_a_cut_snapshot_is_looked_for_live_then_on_the_storage() 
     assert (action.verb, action.asset, action.driver) == (SEEK, "snapcontent-uid-s", DRIVER)
 
 
+def test_where_contents_are_not_served_for_a_while_none_counts_as_gone() -> None:
+    reads = LiveReads()
+    reads.put(VOLUME_SNAPSHOT_CONTENTS, "other", None)
+    reads.unserved.add(VOLUME_SNAPSHOT_CONTENTS.plural)
+    shown = snapshot(**DAILY, finalizers=BOTH, status=SHOWN)
+    action = decided(*source(), shown, snapshot_class(), reads=reads)
+    assert isinstance(action, Wait)
+    assert action.seconds == 60.0
+
+
 def sought(step: Any) -> Any:
     state = state_of(*source(), snapshot(**DAILY, finalizers=BOTH, status=SHOWN), snapshot_class())
     state.sought.track("uid-s").reached(step)
