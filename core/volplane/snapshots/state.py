@@ -262,7 +262,7 @@ def needs_source(snapshot: VolumeSnapshot) -> bool:
 
 def is_terminal(error: VolumeError | None) -> bool:
     """Return whether nothing here will end this error."""
-    return error is not None and TERMINAL in error.message
+    return error is not None and error.message.startswith(TERMINAL)
 
 
 def intent_of(content: VolumeSnapshotContent) -> SnapshotIntent | None:

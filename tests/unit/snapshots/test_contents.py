@@ -303,3 +303,10 @@ def test_where_the_kind_is_not_served_for_a_while_nothing_is_deleted_and_nothing
     action = decided(content(status=READY, deletionTimestamp=GONE, annotations=OURS), reads=reads)
     assert isinstance(action, Wait)
     assert action.seconds == 60.0
+
+
+def test_a_storage_that_says_terminal_of_something_else_ends_nothing() -> None:
+    said = {"error": {"message": "Failed to create snapshot: lost the line to the terminal: try again"}}
+    action = decided(*source(), waiting(), content(annotations=OURS, status=said))
+    assert isinstance(action, Run)
+    assert action.verb == CREATE
