@@ -404,13 +404,8 @@ def unbound_of(kind: Kind[Any], key: str, cluster: ClusterState) -> Iterator[Cla
 
 
 def _made_of(kind: Kind[Any], key: str, cluster: ClusterState) -> Iterable[Claim]:
-    """Yield the claims of its namespace that name this object as their source. Others are refused, and hold nothing."""
-    namespace, _, name = key.partition("/")
-    for claim in cluster.claims.values():
-        source = source_of(claim) if claim.namespace == namespace else None
-        named = source is not None and (source.kind, source.name) == (kind.kind, name)
-        if source is not None and named and source.namespace in (None, "", namespace):
-            yield claim
+    """Return the claims of its namespace that name this object as their source; others are refused."""
+    return cluster.claims.by_index("source", f"{kind.kind} {key}")
 
 
 def _names_snapshot(claim: Claim, cluster: ClusterState) -> bool:

@@ -27,7 +27,7 @@ from volplane.kube.objects import (
     Volume,
     VolumeAttachment,
 )
-from volplane.state.matching import FreeVolumes, WaitingClaims, class_of_claim, refers_to
+from volplane.state.matching import FreeVolumes, WaitingClaims, class_of_claim, refers_to, source_key
 from volplane.state.naming import Overlaps, csi_source, handle_in, volume_name_of, volume_source
 from volplane.state.progress import Progress
 from volplane.state.records import ClaimIntent, RecordConflicts, Sealer, attachment_intent_of
@@ -264,9 +264,10 @@ CLAIM_INDEXES: Mapping[str, IndexFunction[Claim]] = {
     "unbound": lambda claim: [] if claim.bound else [class_of_claim(claim) or ""],
     "node": lambda claim: [] if claim.bound else _text(claim.annotation(names.SELECTED_NODE)),
     "own": lambda claim: [] if claim.bound else [volume_name_of(claim)],
+    "source": lambda claim: _text(source_key(claim)),
 }
-"""volume: by the volume a claim names. Of unbound claims, unbound: by class ("" = none); node: by the selected node;
-own: by the name of the volume that is made for them."""
+"""volume: by the volume a claim names; source: by what it is made of (`source_key`). Of unbound claims, unbound: by
+class ("" = none); node: by the selected node; own: by the name of the volume that is made for them."""
 
 
 class NodePlaces:

@@ -110,6 +110,15 @@ def source_of(claim: Claim) -> TypedReference | None:
     return claim.spec.data_source_ref or claim.spec.data_source
 
 
+def source_key(claim: Claim) -> str:
+    """Return kind and key of what the volume is to be made of; "" = nothing, or a source of another namespace, which is
+    refused.
+    """
+    source = source_of(claim)
+    foreign = source is None or source.namespace not in (None, "", claim.namespace)
+    return "" if foreign or source is None else f"{source.kind} {claim.namespace}/{source.name}"
+
+
 def demand_of(claim: Claim) -> Demand:
     return Demand(
         place=place_of(claim),

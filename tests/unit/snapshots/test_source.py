@@ -5,6 +5,7 @@ The rows are those of its `TestProvisionFromSnapshot` and `TestProvisionFromPVC`
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -769,6 +770,22 @@ def test_the_claims_that_wait_for_a_snapshot_are_found_by_either_field() -> None
     ]
     found = unbound_of(VOLUME_SNAPSHOTS, "default/s", state_with(*named))
     assert sorted(each.name for each in found) == ["a", "b"]  # that of another namespace is refused
+
+
+def test_claims_that_are_made_of_nothing_cost_nothing_when_a_snapshot_changes() -> None:
+    """Tenants change the status of VolumeSnapshots as often as they like, in clusters with many claims."""
+
+    def calls(others: int) -> int:
+        state, made = state_with(*(claim(f"c{n}") for n in range(others)), claim("a", dataSource=SNAPSHOT)), []
+        before = sys.getprofile()
+        sys.setprofile(lambda _frame, event, _arg: made.append(event))
+        try:
+            assert [each.name for each in unbound_of(VOLUME_SNAPSHOTS, "default/s", state)] == ["a"]
+        finally:
+            sys.setprofile(before)
+        return len(made)
+
+    assert calls(200) == calls(2)
 
 
 @pytest.mark.parametrize("source", [SNAPSHOT, PVC, {"apiGroup": "example.com", "kind": "Hello", "name": "h"}])
