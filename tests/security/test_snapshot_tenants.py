@@ -217,3 +217,19 @@ async def test_a_moment_that_is_no_time_is_not_that_of_a_snapshot_and_nothing_br
         status = await world.status(readyToUse=False)
         assert status["error"]["message"].startswith("terminal: VolumeSnapshotContent is missing")
         assert len(made.snapshots) == 1
+
+
+@pytest.mark.xfail(strict=True, reason="a Lease counts in whatever namespace, and tenants may write Leases in theirs")
+async def test_a_lease_that_a_tenant_writes_does_not_stop_the_snapshots_of_all_others() -> None:
+    """The role `edit` allows Leases. This one is that of a stock snapshot-controller, as far as its name goes."""
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        lease = {"metadata": {"name": "snapshot-controller-leader"}, "spec": {"holderIdentity": "nobody"}}
+        cluster.api.create("leases", lease, "tenant")
+        await cluster.settle()
+        world.cut()
+        for number in range(20):
+            cluster.api.patch("leases", "snapshot-controller-leader", {"spec": {"leaseTransitions": number}}, "tenant")
+            await cluster.advance(30.0)
+        assert ((world.snapshot() or {}).get("status") or {}).get("readyToUse")
