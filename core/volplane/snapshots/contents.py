@@ -234,7 +234,9 @@ def _deletion(
             return None
         return annotate(content, {names.SNAPSHOT_BEING_CREATED: None}, why="nothing is being cut for it")
     if (first := awaits_snapshot(content, state, reads)) is not None:
-        return first
+        done = content.status.ready_to_use or is_terminal(content.status.error)
+        # Its VolumeSnapshot, and the claim of that, wait for the outcome of what was begun.
+        return None if isinstance(first, Wait) and state.binds() and not done else first
     progress = state.progress.get(content.uid)
     step = progress.step
     member = content.annotation(names.GROUP_SNAPSHOT_HANDLE) is not None

@@ -221,6 +221,13 @@ def test_a_content_that_is_deleted_by_hand_waits_for_its_snapshot() -> None:
     assert "VolumeSnapshot default/s needs it" in action.reason
 
 
+def test_a_content_that_is_deleted_by_hand_before_it_shows_a_snapshot_is_looked_up_for_its_snapshot() -> None:
+    by_hand = going(annotations=OURS, status={})
+    assert decided(waiting(), by_hand, reads=gone_snapshot(waiting())).verb == FIND
+    lost = decided(waiting(), by_hand, step=Lost(), reads=gone_snapshot(waiting()))
+    assert "none is cut any more" in lost.body["status"]["error"]["message"]
+
+
 @pytest.mark.parametrize("answer", [None, snapshot(uid="another")])
 def test_a_content_whose_snapshot_is_gone_by_a_live_read_may_go(answer: Any) -> None:
     assert decided(going(annotations=OURS), reads=gone_snapshot(answer)).verb == DELETE
