@@ -547,6 +547,26 @@ async def test_a_long_cut_keeps_its_state_on_the_content_over_a_restart() -> Non
         await world.status(readyToUse=True)
 
 
+async def test_a_snapshot_whose_asset_was_lost_while_it_was_being_cut_can_be_deleted() -> None:
+    made = storage()
+    steps: list[Any] = [Answer(InProgress(retry_after=5.0, state={"job": 7}), effect=False)]
+    async with Cluster([FaultyBackend(MemoryBackend(storage=made), {"create_snapshot": steps})]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.wait(
+            lambda: (
+                '"job":7'
+                in ((world.content() or {}).get("metadata", {}).get("annotations") or {}).get(names.INTENT, "")
+            )
+        )
+        made.assets.clear()
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        assert cluster.api.all("volumesnapshotcontents") == []
+        await world.wait(lambda: names.CLAIM_AS_SOURCE not in world.finalizers())
+
+
 async def test_a_snapshot_is_explained() -> None:
     made = storage()
     faults = {"create_snapshot": [FailBefore(Unavailable("no answer"))] * 1000}

@@ -131,12 +131,21 @@ class SnapshotOperations:
         if handle:
             raise errors.NotFound(f"the storage has no snapshot {handle}")
         self._absent(progress, driver)
+        await self._end_started(content, driver, progress, Lost())
+
+    async def _end_started(
+        self, content: VolumeSnapshotContent, driver: DriverView, progress: ContentProgress, none: Lost | Removed
+    ) -> None:
+        """Call again what answered `InProgress`, before whose end `Absent` proves nothing; then there is none."""
         intent = intent_of(content)
-        if intent is not None and intent.state is not None and self.state.source_of(content) is not None:
-            # Until the end of what was started `Absent` proves nothing.
-            await self._cut(content, driver, progress)
+        # What was started is followed to its end, but for a volume that is gone, or another claim's.
+        if intent is None or intent.state is None or self.state.source_of(content) is None:
+            progress.reached(none)
             return
-        progress.reached(Lost())
+        try:
+            await self._cut(content, driver, progress)
+        except errors.NotFound:
+            progress.reached(none)  # Its source is gone, so nothing comes of it any more.
 
     async def _look(self, content: VolumeSnapshotContent, driver: DriverView) -> Snapshot | None:
         intent, source = intent_of(content), content.spec.source
@@ -198,11 +207,7 @@ class SnapshotOperations:
             found = await self._look(live, driver)
             if found is None:
                 self._absent(progress, driver)
-                # What was started is followed to its end, but for a volume that is gone, or another claim's.
-                if intent is None or intent.state is None or self.state.source_of(live) is None:
-                    progress.reached(Removed())
-                    return
-                await self._cut(live, driver, progress)  # It ends what was started.
+                await self._end_started(live, driver, progress, Removed())
                 if not isinstance(progress.step, Cut):
                     return
                 found = progress.step.snapshot
