@@ -16,7 +16,7 @@ from integration.stock_snapshots import StockSnapshotController
 from volplane import InProgress, Snapshot, Unavailable
 from volplane.cli import snapshots as command
 from volplane.controller.metrics import Metrics
-from volplane.errors import VolplaneError
+from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane_embedded.apiserver.custom_kinds import definitions
@@ -26,7 +26,16 @@ from volplane_testing.control_plane import reasons_of
 from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryStorage
-from volplane_testing.transport import ApiCall, Ask, Behaviour, answer_lost, refuse
+from volplane_testing.transport import (
+    ApiCall,
+    Ask,
+    Behaviour,
+    FaultScript,
+    FaultTransport,
+    answer_lost,
+    refuse,
+    requests,
+)
 
 WRITES = ("create", "patch", "delete")
 
@@ -774,6 +783,132 @@ async def test_the_command_says_why_nothing_can_be_cut() -> None:
         cluster.server.handle("DELETE", f"{DEFINITIONS}/volumesnapshots.snapshot.storage.k8s.io", {}, {}, b"")
         with pytest.raises(VolplaneError, match="this cluster serves no VolumeSnapshots"):
             await command.wish(person(cluster), "default/data", "default/t")
+
+
+async def test_the_restore_command_makes_a_claim_like_that_of_the_snapshot_and_waits_until_it_is_bound() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        done = await command.make(person(cluster), command.Wanted("default/s", "default/back"))
+        assert done.text == "claim default/back of snapshot default/s is made: 1Gi, ReadWriteOnce, class fast"
+        assert done.notes == ()
+        assert await command.bound(person(cluster), "default/back", 60.0)
+        again = await command.make(person(cluster), command.Wanted("default/s", "default/back"))
+        assert again.text == "claim default/back of snapshot default/s is there already"
+        larger = command.Wanted("default/s", "default/larger", "fast", "2Gi", ("ReadOnlyMany",))
+        assert "is made: 2Gi, ReadOnlyMany, class fast" in (await command.make(person(cluster), larger)).text
+        assert await command.bound(person(cluster), "default/larger", 60.0)
+
+
+async def test_a_claim_of_a_snapshot_that_is_not_ready_is_made_and_waits() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        made.delay = 600.0
+        await command.wish(person(cluster), "default/data", "default/s")
+        done = await command.make(person(cluster), command.Wanted("default/s", "default/back"))
+        assert done.notes == ("it waits: snapshot default/s is not ready",)
+        assert not await command.bound(person(cluster), "default/back", 60.0)
+        assert await command.bound(person(cluster), "default/back", 1800.0)
+
+
+async def test_what_is_not_known_of_a_restored_claim_is_asked_for_with_the_option_to_give() -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await cluster.settle()
+        of_class, with_mode = ("default/s", "default/back", "fast"), ("", ("ReadWriteOnce",))
+        with pytest.raises(VolplaneError, match=r"which class.*claim data of the snapshot is gone.*--class"):
+            await command.make(person(cluster), command.Wanted("default/s", "default/back"))
+        with pytest.raises(VolplaneError, match=r"which access mode.*--access-mode ReadWriteOnce"):
+            await command.make(person(cluster), command.Wanted(*of_class))
+        done = await command.make(person(cluster), command.Wanted(*of_class, *with_mode))
+        assert "is made: 1Gi, ReadWriteOnce, class fast" in done.text, "by the restoreSize"
+        assert await command.bound(person(cluster), "default/back", 60.0)
+
+
+async def test_a_restore_that_makes_no_sense_is_refused_with_what_to_do_before_anything_is_written() -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        before = {each["metadata"]["name"] for each in cluster.api.all("persistentvolumeclaims")}
+        for wanted, why in (
+            (("default/none", "default/back"), "there is no snapshot default/none; `kubectl -n default get"),
+            (("elsewhere/s", "elsewhere/back"), "there is no snapshot elsewhere/s"),
+            (
+                ("default/s", "default/data"),
+                "its name is taken.*`kubectl -n default delete pvc data`, then `volplane re",
+            ),
+            (("default/s", "default/back", "slow"), 'there is no StorageClass "slow"'),
+            (("default/s", "default/back", "../x"), 'there is no StorageClass "../x"'),
+            (("default/s", "default/back", "", "512Mi"), "--size 512Mi is less than 1Gi, the size of snapshot"),
+            (("default/s", "default/back", "", "much"), '--size: "much" is no size; such as 10Gi'),
+            (("default/s", "default/back", "", "-1Gi"), '--size: "-1Gi" is no size'),
+        ):
+            with pytest.raises(VolplaneError, match=why):
+                await command.make(person(cluster), command.Wanted(*wanted))
+        assert {each["metadata"]["name"] for each in cluster.api.all("persistentvolumeclaims")} == before
+        cluster.api.delete("volumesnapshots", "s")
+        await world.gone()
+        cluster.server.handle("DELETE", f"{DEFINITIONS}/volumesnapshots.snapshot.storage.k8s.io", {}, {}, b"")
+        with pytest.raises(VolplaneError, match="this cluster serves no VolumeSnapshots"):
+            await command.make(person(cluster), command.Wanted("default/s", "default/back"))
+
+
+@pytest.mark.parametrize("right", ["get volumesnapshots", "create persistentvolumeclaims"])
+async def test_who_may_not_restore_is_told_the_right_that_is_lacking(right: str) -> None:
+    verb, _, plural = right.partition(" ")
+    text = f'{plural} is forbidden: User "tenant" cannot {verb} resource "{plural}"'
+
+    script = FaultScript()
+    script.add(requests(verb, plural), refuse(403, text), times=9)
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        tenant = Client(FaultTransport(InProcessTransport(cluster.server), script))
+        with pytest.raises(VolplaneError, match=f"for the right to {right} in namespace default"):
+            await command.make(tenant, command.Wanted("default/s", "default/back"))
+        assert len(cluster.api.all("persistentvolumeclaims")) == 1
+
+
+@pytest.mark.parametrize("origin", ["../../../../api/v1/nodes", "\x1b[2J", "data?x=1"])
+async def test_a_source_of_a_snapshot_that_no_claim_can_have_is_not_asked_for(origin: str) -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.api.create(
+            "volumesnapshots", {"metadata": {"name": "s"}, "spec": {"source": {"persistentVolumeClaimName": origin}}}
+        )
+        with pytest.raises(VolplaneError, match=r"which class"):
+            await command.make(person(cluster), command.Wanted("default/s", "default/back"))
+
+
+def test_names_of_a_snapshot_and_its_claim_lead_to_one_namespace_and_nowhere_else() -> None:
+    assert command.keys_of("s", "back") == ("default/s", "default/back")
+    assert command.keys_of("s", "back", "team") == command.keys_of("team/s", "team/back") == ("team/s", "team/back")
+    for snapshot, claim, of in (
+        ("team/s", "back", "other"),
+        ("team/s", "other/back", ""),
+        ("../s", "back", ""),
+        ("a/b/s", "back", ""),
+        ("s", "\x1b[2J", ""),
+        ("", "back", ""),
+        ("s", "", ""),
+        ("s", "Back", ""),
+    ):
+        with pytest.raises(ConfigurationError):
+            command.keys_of(snapshot, claim, of)
 
 
 def test_a_snapshot_is_called_after_its_claim_and_the_time() -> None:

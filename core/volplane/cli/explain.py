@@ -79,7 +79,7 @@ def explain(
     """
     subject, key = _subject(kind, name, of)
     options = Options(controllers=parse_controllers(controllers), namespace=namespace)
-    asker = _Asker(http, kubeconfig, read_configuration(config), options)
+    asker = Asker(http, kubeconfig, read_configuration(config), options)
     explanations, notes = asyncio.run(asker.explain(subject, key))
     console = Console()
     if output is Output.TEXT:
@@ -122,7 +122,7 @@ def _subject(kind: str, name: str, of: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asker:
+class Asker:
     """Asks for explanations: the controller at `address`, or this process where none answers."""
 
     address: str

@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "status": Command("Show drivers, volumes and claims, and what waits for what", module="explain"),
         "leaks": Command("Show what is left on the backends, or missing there, and delete orphans"),
         "snapshot": Command("Have a snapshot cut of a claim", module="snapshots"),
+        "restore": Command("Make a claim with the data of a snapshot", module="snapshots"),
         "trash": Command("Show the volumes of deleted claims that are kept, and purge one"),
         "undelete": Command("Give a volume in the trash to a claim", module="trash"),
         "drain": Command("Show what volplane holds, and release it before leaving a cluster"),

@@ -1,28 +1,39 @@
-"""`volplane snapshot`: has a snapshot cut of a claim, and waits until it is cut, or until it can be used."""
+"""`volplane snapshot`: has a snapshot cut of a claim, and waits until it is cut, or until it can be used.
+
+`volplane restore`: makes a claim with the data of a snapshot.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from typer import Argument, Option
 
-from volplane.cli.controller_client import cluster_client
+from volplane.cli.controller_client import ControllerAddress, cluster_client
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Kubeconfig, duration_option
-from volplane.errors import ApiError, ConfigurationError, VolplaneError
+from volplane.errors import ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import VolumeSnapshot
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.objects import Claim, VolumeSnapshot
+from volplane.kube.quantity import format_bytes, parse
+from volplane.snapshots.source import GROUP, SNAPSHOT, is_name, restore_size_of
 from volplane.snapshots.state import is_terminal
+from volplane.state.matching import class_of_claim, held_by, request_of, source_of, whole_bytes
 
 POLL_SECONDS: Final = 0.5
 NOT_SERVED: Final = (
     "this cluster serves no VolumeSnapshots: install the CustomResourceDefinitions of external-snapshotter"
 )
+
+T = TypeVar("T")
 
 
 def snapshot(
@@ -109,3 +120,276 @@ async def until(client: Client, key: str, reached: Callable[[VolumeSnapshot], bo
         if reached(made) or is_terminal(made.status.error) or loop.time() > end:
             return made
         await asyncio.sleep(POLL_SECONDS)
+
+
+# --- back into a claim ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a person says about the claim. Empty: as the claim of which the snapshot was cut."""
+
+    snapshot: str
+    """NAMESPACE/NAME"""
+    claim: str
+    """NAMESPACE/NAME"""
+    storage_class: str = ""
+    size: str = ""
+    access_modes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was made, in words."""
+
+    text: str
+    notes: Sequence[str] = ()
+    """What it waits for."""
+
+
+def restore(
+    snapshot: Annotated[str, Argument(metavar="SNAPSHOT", help="The VolumeSnapshot: NAME, or NAMESPACE/NAME.")],
+    *,
+    claim: Annotated[str, Option("--claim", metavar="NAME", help="The claim to make, in the snapshot's namespace.")],
+    of: Annotated[str, Option("-n", metavar="NAMESPACE", help="The namespace of both; default: default.")] = "",
+    of_class: Annotated[
+        str, Option("--class", metavar="NAME", help="Its StorageClass; default: that of the snapshot's claim.")
+    ] = "",
+    size: Annotated[
+        str, Option("--size", metavar="QUANTITY", help="Its size, such as 10Gi; default: that of the snapshot's claim.")
+    ] = "",
+    access_mode: Annotated[
+        list[str] | None,
+        Option("--access-mode", metavar="MODE", help="May be repeated; default: those of the snapshot's claim."),
+    ] = None,
+    wait: Annotated[bool, Option("--wait", help="Wait until the claim is bound, or say why it is not.")] = False,
+    timeout: Annotated[float, duration_option("--timeout", says="How long to wait.", default="5m")] = 300.0,
+    http: ControllerAddress = "127.0.0.1:9809",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Make a claim with the data of a snapshot.
+
+    The snapshot need not be ready: the claim waits for it. Exit code 1 if the claim is not bound in time; it stays, and
+    may be bound later.
+    """
+    wanted = Wanted(*keys_of(snapshot, claim, of), of_class, size, tuple(access_mode or ()))
+    console = Console()
+
+    async def act() -> bool:
+        async with cluster_client(kubeconfig) as client:
+            made = await make(client, wanted)
+            console.done(made.text)
+            for note in made.notes:
+                console.note(note)
+            if not wait:
+                return True
+            with console.progress(f"waiting for claim {wanted.claim}"):
+                return await bound(client, wanted.claim, timeout)
+
+    if not asyncio.run(act()):
+        console.failed(f"claim {wanted.claim} is not bound yet")
+        for reason in asyncio.run(_reasons(wanted.claim, http, kubeconfig)):
+            console.sentence(reason)
+        raise typer.Exit(1)
+    if wait:
+        console.done(f"claim {wanted.claim} is bound")
+
+
+def keys_of(snapshot: str, claim: str, of: str = "") -> tuple[str, str]:
+    """Return the keys of both. Raises ConfigurationError for what cannot exist, or is in two namespaces."""
+    within, slash, name = snapshot.rpartition("/")
+    if slash and of and of != within:
+        raise ConfigurationError(f"-n {of} contradicts {snapshot}")
+    namespace = within if slash else of or "default"
+    theirs, slash, new = claim.rpartition("/")
+    if slash and theirs != namespace:
+        raise ConfigurationError(f'--claim: "{claim}" is not in namespace {namespace} of the snapshot, and has to be')
+    for what, given in (("SNAPSHOT", name), ("namespace", namespace), ("--claim", new)):
+        _require_name(what, given)
+    return f"{namespace}/{name}", f"{namespace}/{new}"
+
+
+def _require_name(what: str, given: str) -> None:
+    if not is_name(given):
+        raise ConfigurationError(
+            f'{what}: "{given}" cannot be the name of an object: those have lower case letters, digits, "-" and "."'
+        )
+
+
+async def make(client: Client, wanted: Wanted) -> Made:
+    """Create the claim. Raises VolplaneError, before anything is written, if that makes no sense."""
+    snapshot = await _snapshot_of(client, wanted)
+    present = await _allowed(client.find(CLAIMS, wanted.claim), "get persistentvolumeclaims", wanted)
+    if present is not None:
+        if not _is_of(present, snapshot):
+            raise _taken(present, wanted)
+        return Made(f"claim {present.key} of snapshot {snapshot.key} is there already", _waits_for(snapshot))
+    body, notes = await body_of(client, wanted, snapshot)
+    try:
+        created = await _allowed(client.create(CLAIMS, body), "create persistentvolumeclaims", wanted)
+    except ApiError as error:
+        if error.already_exists:
+            raise VolplaneError(f"claim {wanted.claim} was made by somebody else meanwhile; look at it") from error
+        raise
+    spec = created.spec
+    size = format_bytes(whole_bytes(request_of(created)))
+    what = f"{size}, {', '.join(spec.access_modes or ())}, class {class_of_claim(created)}"
+    return Made(f"claim {created.key} of snapshot {snapshot.key} is made: {what}", (*_waits_for(snapshot), *notes))
+
+
+async def _snapshot_of(client: Client, wanted: Wanted) -> VolumeSnapshot:
+    try:
+        found = await _allowed(client.find(VOLUME_SNAPSHOTS, wanted.snapshot), "get volumesnapshots", wanted)
+    except ApiError as error:
+        if error.status == 404:
+            raise VolplaneError(NOT_SERVED) from error
+        raise
+    namespace = wanted.snapshot.partition("/")[0]
+    if found is None:
+        shows = f"`kubectl -n {namespace} get volumesnapshots` shows those there are"
+        raise VolplaneError(f"there is no snapshot {wanted.snapshot}; {shows}")
+    if found.terminating:
+        raise VolplaneError(f"snapshot {found.key} is being deleted: nothing can be made of it any more")
+    if not found.status.ready_to_use and is_terminal(found.status.error):
+        why = found.status.error.message if found.status.error is not None else ""
+        raise VolplaneError(f"snapshot {found.key} has failed, and will not be ready: {why}")
+    return found
+
+
+async def _allowed(request: Awaitable[T], right: str, wanted: Wanted) -> T:
+    """Return the answer of the server. Raises VolplaneError with the right that was lacking."""
+    try:
+        return await request
+    except ApiForbidden as error:
+        # Quotas and admission answer 403 too, and rights do not help there.
+        if "cannot" not in error.message:
+            raise
+        namespace = wanted.claim.partition("/")[0]
+        text = f"you may not: {error}; ask an administrator for the right to {right} in namespace {namespace}"
+        raise VolplaneError(text) from error
+
+
+def _is_of(claim: Claim, snapshot: VolumeSnapshot) -> bool:
+    source = source_of(claim)
+    return (
+        not claim.terminating
+        and source is not None
+        and (source.kind, source.api_group, source.name) == (SNAPSHOT, GROUP, snapshot.name)
+        and (source.namespace or claim.namespace) == snapshot.namespace
+    )
+
+
+def _taken(present: Claim, wanted: Wanted) -> VolplaneError:
+    if present.terminating:
+        return VolplaneError(f"claim {present.key} is being deleted; try again once it is gone")
+    first = f"kubectl -n {present.namespace} delete pvc {present.name}"
+    then = f"volplane restore {wanted.snapshot} --claim {present.name}"
+    return VolplaneError(
+        f"claim {present.key} exists: its name is taken. Name another claim; or, if its data may go, stop its pods, "
+        f"then `{first}`, then `{then}`"
+    )
+
+
+def _waits_for(snapshot: VolumeSnapshot) -> tuple[str, ...]:
+    if snapshot.status.ready_to_use:
+        return ()
+    why = f": {snapshot.status.error.message}" if snapshot.status.error is not None else ""
+    return (f"it waits: snapshot {snapshot.key} is not ready{why}",)
+
+
+async def body_of(
+    client: Client, wanted: Wanted, snapshot: VolumeSnapshot
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return the claim to create, and what its class waits for. Raises VolplaneError for what cannot be known."""
+    origin = snapshot.spec.source.persistent_volume_claim_name
+    source: Claim | None = None
+    if is_name(origin):  # A person may have written anything.
+        found = client.find(CLAIMS, f"{snapshot.namespace}/{origin}")
+        source = await _allowed(found, "get persistentvolumeclaims", wanted)
+    gone = f"claim {origin} of the snapshot is gone" if origin else "the snapshot names no claim that it is of"
+    storage_class = wanted.storage_class or (class_of_claim(source) if source is not None else "")
+    if not storage_class:
+        why = gone if source is None else f"claim {origin} of the snapshot has no class"
+        raise VolplaneError(f"which class? {why}: name one with --class; `kubectl get storageclasses` shows them")
+    modes = list(wanted.access_modes or (source.spec.access_modes if source is not None else None) or ())
+    if not modes:
+        raise VolplaneError(f"which access mode? {gone}: name it, as in --access-mode ReadWriteOnce")
+    spec = {
+        "storageClassName": storage_class,
+        "accessModes": modes,
+        "volumeMode": await _mode_of(client, snapshot, source),
+        "resources": {"requests": {"storage": _size(wanted, snapshot, source, gone)}},
+        "dataSource": {"apiGroup": GROUP, "kind": SNAPSHOT, "name": snapshot.name},
+    }
+    namespace, _, name = wanted.claim.partition("/")
+    return CLAIMS.body(metadata={"name": name, "namespace": namespace}, spec=spec), await _class(client, storage_class)
+
+
+def _size(wanted: Wanted, snapshot: VolumeSnapshot, source: Claim | None, gone: str) -> str:
+    least = restore_size_of(snapshot)
+    if wanted.size:
+        try:
+            nanos = parse(wanted.size).nanos
+        except ValueError:
+            nanos = 0
+        if nanos <= 0:
+            raise ConfigurationError(f'--size: "{wanted.size}" is no size; such as 10Gi')
+        if nanos < least:
+            needed = f"{format_bytes(whole_bytes(least))}, the size of snapshot {snapshot.key}"
+            raise VolplaneError(f"--size {wanted.size} is less than {needed}: ask for at least that")
+        return wanted.size
+    asked = (request_of(source), held_by(source)) if source is not None else ()
+    size = max((least, *asked))
+    if not size:
+        raise VolplaneError(f"which size? {gone}, and shows no size yet: name it, as in --size 10Gi")
+    return format_bytes(whole_bytes(size))
+
+
+async def _mode_of(client: Client, snapshot: VolumeSnapshot, source: Claim | None) -> str:
+    """Return the volume mode: of the content, which the controller compares, where it may be read."""
+    cut = None
+    if is_name(bound := snapshot.status.bound_volume_snapshot_content_name):
+        with suppress(ApiForbidden):
+            content = await client.find(VOLUME_SNAPSHOT_CONTENTS, bound)
+            cut = content.spec.source_volume_mode if content is not None else None
+    return cut or (source.spec.volume_mode if source is not None else None) or "Filesystem"
+
+
+async def _class(client: Client, name: str) -> tuple[str, ...]:
+    """Return what the class waits for. Raises VolplaneError if there is no such class."""
+    try:
+        found = await client.find(STORAGE_CLASSES, name) if is_name(name) else None
+    except ApiForbidden:  # The claim's event will tell.
+        return ()
+    if found is None:
+        shows = "`kubectl get storageclasses` shows those there are"
+        raise VolplaneError(f'there is no StorageClass "{name}": name another with --class; {shows}')
+    waits = found.volume_binding_mode == "WaitForFirstConsumer"
+    return (f"its class {name} makes volumes once a pod uses the claim",) if waits else ()
+
+
+async def bound(client: Client, key: str, seconds: float) -> bool:
+    """Return whether the claim is bound within so many seconds."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while True:
+        found = await client.find(CLAIMS, key)
+        if found is None:
+            raise VolplaneError(f"claim {key} was deleted meanwhile")
+        if found.status.phase == "Bound":
+            return True
+        if found.status.phase == "Lost" or loop.time() > end:
+            return False
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _reasons(key: str, http: str, kubeconfig: Path | None) -> list[str]:
+    """Return what `volplane explain` says about the claim."""
+    from volplane.cli.explain import Asker  # noqa: PLC0415 - start-up time
+    from volplane.controller.config import read_configuration  # noqa: PLC0415
+    from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers  # noqa: PLC0415
+    from volplane.process.process import Options  # noqa: PLC0415
+
+    options = Options(controllers=parse_controllers(DEFAULT_CONTROLLERS))
+    explanations, notes = await Asker(http, kubeconfig, read_configuration(None), options).explain("claim", key)
+    return [text for each in explanations for part in ("situation", "next") for text in each[part]] + list(notes)

@@ -86,6 +86,11 @@ class Source(NamedTuple):
     """Where a volume can be made of it; empty = everywhere."""
 
 
+def is_name(text: str) -> bool:
+    """Return whether an object can have this name."""
+    return _NAME.fullmatch(text) is not None
+
+
 # --- whose it is --------------------------------------------------------------------------------------------------
 
 
@@ -116,7 +121,7 @@ def refused_on_nodes(claim: Claim, source: TypedReference, driver: str) -> Wait:
 
 def obstacle_of(claim: Claim, source: TypedReference, driver: DriverView) -> str:
     """Return why the driver can make nothing of a source of this kind, or from this namespace; or ""."""
-    if not _NAME.fullmatch(source.name):
+    if not is_name(source.name):
         return f'"{source.name}" is the name of no {source.kind}: names have lower case letters, digits, "-" and "."'
     if (source.namespace or claim.namespace) != claim.namespace:
         theirs = f"{source.namespace}/{source.name} of {source.kind} dataSource"
@@ -203,10 +208,10 @@ def snapshot_refusal(wanted: Wanted, snapshot: KubeObject | None, content: KubeO
         return f"snapshot {name} is not Ready" + (f": {why}" if why else "")
     if not content.status.snapshot_handle:
         return f"snapshot handle {name} is not available"
-    return _too_small(wanted, _size_of(snapshot)) or _other_mode(wanted.claim, content)
+    return _too_small(wanted, restore_size_of(snapshot)) or _other_mode(wanted.claim, content)
 
 
-def _size_of(snapshot: VolumeSnapshot) -> int:
+def restore_size_of(snapshot: VolumeSnapshot) -> int:
     """Return the least size of a volume that is made of it, in nanos of a byte; 0 = unknown, or not readable."""
     try:
         return parse(str(snapshot.status.restore_size or 0)).nanos

@@ -1,0 +1,49 @@
+"""`volplane restore` on a cluster where no controller runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from volplane.cli.controller_client import cluster_client
+from volplane.cli.main import main
+from volplane.kube.kinds import STORAGE_CLASSES, VOLUME_SNAPSHOTS
+
+pytestmark = pytest.mark.real_time
+
+
+def test_a_claim_that_is_not_bound_in_time_is_explained_and_nothing_that_a_tenant_wrote_is_obeyed(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def prepare() -> None:
+        async with cluster_client(Path(kubeconfig)) as client:
+            fast = STORAGE_CLASSES.body(
+                metadata={"name": "fast"},
+                provisioner="absent.example.com",
+                reclaimPolicy="Delete",
+                volumeBindingMode="WaitForFirstConsumer",
+            )
+            await client.create(STORAGE_CLASSES, fast)
+            source = {"source": {"persistentVolumeClaimName": "\x1b[2Jdata"}}
+            await client.create(
+                VOLUME_SNAPSHOTS, VOLUME_SNAPSHOTS.body(metadata={"name": "s", "namespace": "default"}, spec=source)
+            )
+
+    asyncio.run(prepare())
+    here = ("--kubeconfig", kubeconfig)
+    asked = ["restore", "s", "--claim", "back", *here, "--http", "127.0.0.1:9", "--wait", "--timeout", "0.2"]
+    assert main(asked) == 1
+    told = capsys.readouterr()
+    assert "which class? claim \\x1b[2Jdata of the snapshot is gone: name one with --class" in told.err
+    asked += ["--class", "fast", "--size", "1Gi", "--access-mode", "ReadWriteOnce"]
+    assert main(asked) == 1
+    told = capsys.readouterr()
+    assert "claim default/back of snapshot default/s is made: 1Gi, ReadWriteOnce, class fast" in told.out
+    assert "its class fast makes volumes once a pod uses the claim" in told.out
+    assert "claim default/back is not bound yet" in told.out
+    assert "no controller answers at 127.0.0.1:9" in told.out
+    assert "\x1b[2J" not in told.out + told.err
+    assert main(["restore", "s", "--claim", "back", "-n", "../x", *here]) == 1
+    assert 'namespace: "../x" cannot be the name of an object' in capsys.readouterr().err
