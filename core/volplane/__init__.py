@@ -51,6 +51,7 @@ __all__ = [
     "InvalidArgument",
     "ListRequest",
     "ListSnapshotsRequest",
+    "ListedArchive",
     "ListedAsset",
     "ModifyRequest",
     "NodeIdentity",

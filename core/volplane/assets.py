@@ -17,6 +17,7 @@ __all__ = [
     "Done",
     "Erased",
     "InProgress",
+    "ListedArchive",
     "ListedAsset",
     "Ownership",
     "PodScrub",
@@ -235,6 +236,24 @@ class ListedAsset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedArchive:
+    """What a backend keeps of an asset whose volume was deleted (`DriverInfo.archives`). Texts are for people."""
+
+    place: str
+    """Where a person finds it on the storage."""
+    volume: str
+    """Name of the former volume."""
+    claim: str = ""
+    """Namespace and name of the former claim; empty = not known."""
+    capacity_bytes: int | None = None
+    """Size of the former volume; None = not known."""
+    archived_at: float | None = None
+    """Unix time; None = not known."""
+    until: float | None = None
+    """Unix time from which the backend may remove it; None = a person has to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssetPage:
     """A page of `list_assets`."""
 
@@ -242,3 +261,5 @@ class AssetPage:
     """In any order."""
     next_page: str | None = None
     """Passed to the next request; None on the last page."""
+    archives: tuple[ListedArchive, ...] = ()
+    """In any order, if the request asks for them."""

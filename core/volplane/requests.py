@@ -347,6 +347,8 @@ class ListRequest(HookRequest[AssetPage]):
     hook: ClassVar[str] = "list_assets"
     page: str | None = None
     """`next_page` of the previous page; None for the first."""
+    archives: bool = False
+    """Asked of a driver with `DriverInfo.archives`: return its archives instead, and no assets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

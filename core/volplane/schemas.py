@@ -168,6 +168,8 @@ class DriverInfo:
     clones: Literal["", "in place", "anywhere"] = ""
     """Whether `provision` copies an asset (`source_volume`): not at all, only to a place that the source can be reached
     from, or to any place."""
+    archives: bool = False
+    """Whether it may keep what is in an asset when the volume is deleted, and `list_assets` lists that if asked to."""
     predecessor: Predecessor | None = None
     """Set if volumes of another controller can be taken over."""
     waived_rules: Mapping[str, str] = field(default_factory=dict)

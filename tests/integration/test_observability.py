@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
+from volplane.cli.controller_client import ask
 from volplane.controller.actions import Settled
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.controller import Controller, Duty, Role, Watch
@@ -368,3 +369,23 @@ async def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path:
 async def test_every_page_answers(tmp_path: Path, path: str) -> None:
     async with observed(tmp_path, leader_elect=False) as site:
         assert (await site.get(path))[0] == 200
+
+
+@pytest.mark.real_time
+async def test_archives_are_told_over_http_as_the_backends_have_them_now(tmp_path: Path) -> None:
+    async with observed(tmp_path) as site:
+        await site.make_class("kept", parameters={"onDelete": "archive", "archiveRetention": "168h"})
+        claim = await site.make_claim("a", "kept")
+        await site.bound("a")
+        address = site.url.removeprefix("http://")
+        assert await ask(address, "/archives", method="POST") == {"archives": [], "untold": {}}
+        await site.client.delete(CLAIMS, "default/a")
+
+        async def archived() -> bool:
+            return bool((await ask(address, "/archives", method="POST"))["archives"])
+
+        await site.until("it is archived", archived)
+        (found,) = (await ask(address, "/archives", method="POST"))["archives"]
+        assert (found["driver"], found["volume"], found["claim"]) == (DRIVER, f"pvc-{claim.uid}", "default/a")
+        assert found["until"] - found["archived_at"] == pytest.approx(7 * 86400.0)
+        assert (Path(found["place"]) / "data").is_dir()

@@ -1,4 +1,5 @@
-"""`volplane trash`: the volumes of deleted claims that are kept, and until when; and purging one of them.
+"""`volplane trash`: the volumes of deleted claims that are kept, and until when; and purging one of them. Apart from
+them what backends of directories keep of volumes that are deleted.
 
 `volplane undelete`: gives such a volume to a claim.
 """
@@ -6,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,14 +18,14 @@ import typer
 from typer import Option
 
 from volplane._messages import age_text, size_text
-from volplane.cli.controller_client import cluster_client
+from volplane.cli.controller_client import ControllerAddress, ask, cluster_client
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import Kubeconfig, OutputFormat, duration_option
 from volplane.errors import ApiConflict, ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NAMESPACES, STORAGE_CLASSES, VOLUMES
-from volplane.kube.objects import Volume
+from volplane.kube.objects import Volume, timestamp
 from volplane.state.matching import capacity_of, class_of_claim, mode_of
 from volplane.state.records import TrashRecord
 from volplane.trash.decide import NEVER, in_trash, made_after, taken_or_unfit, time_of
@@ -32,6 +33,7 @@ from volplane.trash.decide import NEVER, in_trash, made_after, taken_or_unfit, t
 POLL_SECONDS: Final = 0.5
 MOST_ROWS: Final = 100
 HEADERS: Final = ("VOLUME", "CLASS", "SIZE", "RELEASED FROM", "SINCE", "UNTIL", "LEFT", "THEN")
+OF_ARCHIVES: Final = ("ARCHIVE OF", "DRIVER", "SIZE", "FORMER CLAIM", "SINCE", "UNTIL", "PLACE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +57,58 @@ class Row:
         return (self.volume, self.storage_class or "-", size_text(self.capacity_bytes), *of_claim, left, self.then)
 
 
+@dataclass(frozen=True, slots=True)
+class Archives:
+    """What backends of directories keep of deleted volumes. rows: with the fields of ListedArchive, and "driver"."""
+
+    rows: Sequence[Mapping[str, Any]] = ()
+    untold: Sequence[str] = ()
+    """Why some are not known."""
+
+
 def trash(
     *,
     of: Annotated[str, Option("-n", metavar="NAMESPACE", help="Only volumes of claims of this namespace.")] = "",
     purge: Annotated[str, Option("--purge", metavar="VOLUME", help="Destroy this volume now, with its data.")] = "",
     yes: Annotated[bool, Option("--yes", help="Do it; otherwise only show what would be destroyed.")] = False,
     kubeconfig: Kubeconfig = None,
+    http: ControllerAddress = "127.0.0.1:9809",
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Show the volumes of deleted claims that are kept, until when, and what becomes of them then.
 
     `volplane undelete` gives one of them to a claim. --purge deletes the volume object, so that the controller destroys
-    the data at once.
+    the data at once. Directories that were archived are listed apart, as the running controller finds them now: no
+    command gives them back, a person copies them.
     """
     if yes and not purge:
         raise typer.BadParameter("--yes needs --purge VOLUME")
     console = Console()
-    rows = asyncio.run(_trash(console, kubeconfig, of, purge, yes=yes))
+    rows, archiving = asyncio.run(_trash(console, kubeconfig, of, purge, yes=yes))
+    archives = Archives() if purge else asyncio.run(read_archives(http, of, wanted=bool(archiving)))
     if output is not Output.TEXT:
-        console.data([{name: getattr(row, name) for name in Row.__slots__} for row in rows], output)
+        volumes = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
+        console.data({"volumes": volumes, "archives": archives.rows, "untold": archives.untold}, output)
         return
-    if not rows:
+    if rows:
+        console.table(HEADERS, [row.cells() for row in rows], most=MOST_ROWS)
+    else:
         console.line("nothing is in the trash")
-        return
-    console.table(HEADERS, [row.cells() for row in rows], most=MOST_ROWS)
+    if archives.rows:
+        console.heading("Archives")
+        console.table(OF_ARCHIVES, [cells_of(each) for each in archives.rows], most=MOST_ROWS)
+    for note in archives.untold:
+        console.note(note)
     if purge and not yes:
         console.note("nothing was changed; --yes destroys it")
 
 
-async def _trash(console: Console, kubeconfig: Path | None, of: str, purge: str, *, yes: bool) -> list[Row]:
-    """Return the rows. With `purge` that of this volume alone, which is deleted if `yes`."""
+async def _trash(
+    console: Console, kubeconfig: Path | None, of: str, purge: str, *, yes: bool
+) -> tuple[list[Row], set[str]]:
+    """Return the rows, and the classes that archive. With `purge` the row of this volume alone, which is deleted if
+    `yes`.
+    """
     async with cluster_client(kubeconfig) as client:
         if purge:
             volume, record = await _kept_volume(client, purge)
@@ -98,7 +122,36 @@ async def _trash(console: Console, kubeconfig: Path | None, of: str, purge: str,
             kept = [(each, known) for each in volumes if (known := in_trash(each)) is not None]
         archiving = await _archiving_classes(client)
     rows = [row_of(volume, record, archiving, datetime.now(UTC)) for volume, record in kept]
-    return sorted((row for row in rows if row.released_from.startswith(f"{of}/" if of else "")), key=lambda r: r.until)
+    chosen = (row for row in rows if row.released_from.startswith(f"{of}/" if of else ""))
+    return sorted(chosen, key=lambda row: row.until), archiving
+
+
+async def read_archives(http: str, of: str, *, wanted: bool) -> Archives:
+    """Ask the controller, which asks the backends. wanted: whether a person misses them where none answers."""
+    try:
+        answer = await ask(http, "/archives", method="POST")
+    except ConfigurationError:
+        raise
+    except VolplaneError as error:
+        return Archives(untold=(f"archives are not known: {error}",))
+    if answer is None:
+        silent = f"no controller answers at {http}, so archives are not known; --http names another address"
+        return Archives(untold=(silent,) if wanted else ())
+    chosen = (each for each in answer["archives"] if each["claim"].startswith(f"{of}/" if of else ""))
+    rows = sorted(chosen, key=lambda each: (each["until"] is None, each["until"] or 0.0, each["place"]))
+    return Archives(rows, [f"archives of driver {name} are not known: {why}" for name, why in answer["untold"].items()])
+
+
+def cells_of(archive: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the row of an archive."""
+    since = _date_of(archive["archived_at"]) or "-"
+    until = _date_of(archive["until"]) or "a person removes it"
+    about = (archive["volume"], archive["driver"], size_text(archive["capacity_bytes"]), archive["claim"] or "-")
+    return (*about, since, until, archive["place"])
+
+
+def _date_of(seconds: float | None) -> str:
+    return timestamp(datetime.fromtimestamp(seconds, UTC)) if seconds is not None else ""
 
 
 def row_of(volume: Volume, record: TrashRecord, archiving: Iterable[str], now: datetime) -> Row:

@@ -5,7 +5,14 @@ archives of what is deleted, and warnings that are told once.
 Nothing here touches a file system. hostpath and nfs are built on it.
 """
 
-from volplane.directory.archives import ArchivedDirectory, archived_volume, expires_at, named_until, renamed_until
+from volplane.directory.archives import (
+    ArchivedDirectory,
+    archived_volume,
+    expires_at,
+    listed_archive,
+    named_until,
+    renamed_until,
+)
 from volplane.directory.markers import (
     CONTROL,
     RETAINED,
@@ -53,6 +60,7 @@ __all__ = [
     "encode_fields",
     "entry_of",
     "expires_at",
+    "listed_archive",
     "name_of",
     "named_until",
     "parent_key",

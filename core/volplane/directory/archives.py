@@ -13,12 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar
 
+from volplane.assets import ListedArchive
 from volplane.directory.markers import VolumeMarker, decode_fields, encode_fields
 from volplane.directory.parameters import MAXIMUM_BYTES
 
-__all__ = ["ArchivedDirectory", "archived_volume", "expires_at", "named_until", "renamed_until"]
+__all__ = ["ArchivedDirectory", "archived_volume", "expires_at", "listed_archive", "named_until", "renamed_until"]
 
 _ENDING: Final = re.compile(r"\.(?:kept|until-(?P<until>[0-9]{1,15}))$")
+
+_LONGEST: Final = 1024
+_LATEST: Final = 253402300800.0
+"""The year 10000."""
 
 M = TypeVar("M", bound=VolumeMarker)
 
@@ -70,6 +75,34 @@ def expires_at(fields: Mapping[str, Any]) -> float | None:
     """Return when an archive may go (Unix time), by the fields of its marker; None if a person has to remove it."""
     value = fields.get("expires_at")
     return float(value) if isinstance(value, int | float) else None
+
+
+def listed_archive(place: str, name: str, fields: Mapping[str, Any] | None) -> ListedArchive:
+    """Return what a list shows of an archive of this name. fields: of its marker; None = it cannot be read.
+
+    What the fields do not say of earlier versions, or do not say rightly, the name does, or nobody.
+    """
+    known = fields or {}
+    volume = known.get("volume")
+    volume = volume if isinstance(volume, Mapping) else {}
+    size, made = volume.get("capacity_bytes"), _seconds(known.get("archived_at"))
+    return ListedArchive(
+        place=place[-_LONGEST:],
+        volume=_text(volume.get("name")) or name.partition("@")[0],
+        claim=_text(known.get("claim")),
+        capacity_bytes=size if isinstance(size, int) and 0 <= size < 1 << 63 else None,
+        archived_at=made,
+        until=named_until(name)[1] if fields is None else _seconds(known.get("expires_at")),
+    )
+
+
+def _text(value: object) -> str:
+    return value[:_LONGEST] if isinstance(value, str) else ""
+
+
+def _seconds(value: object) -> float | None:
+    """Return a moment that can be written as a date; None for anything else."""
+    return float(value) if isinstance(value, int | float) and 0 <= value < _LATEST else None
 
 
 def named_until(name: str) -> tuple[bool, float | None]:

@@ -265,6 +265,8 @@ def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
     flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
     needed = [hook for hook in ("delete_snapshot", "find_snapshot") if hook not in hooks and "create_snapshot" in hooks]
     flaws += [f"create_snapshot is there, but hook {hook} is missing" for hook in needed]
+    if info.archives and "list_assets" not in hooks:
+        flaws.append("archives is set, but hook list_assets is missing")
     flaws += [f"snapshot_parameters: {flaw}" for flaw in schema_flaws(info.snapshot_parameters, of_class=True)]
     if info.clones not in (ways := get_args(get_type_hints(DriverInfo)["clones"])):
         flaws.append(f"clones is {info.clones!r}, expected one of {', '.join(map(repr, ways))}")
@@ -384,6 +386,23 @@ def _page_flaw(page: AssetPage | SnapshotPage) -> str | None:
             return f"listed {listed.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
         if flaw := _not_a_tuple(listed, "attached_to"):
             return flaw
+    return _archives_flaw(page) if isinstance(page, AssetPage) else None
+
+
+def _archives_flaw(page: AssetPage) -> str | None:
+    if flaw := _not_a_tuple(page, "archives"):
+        return flaw
+    entries: tuple[object, ...] = page.archives
+    for each in entries:
+        if not isinstance(each, assets.ListedArchive):
+            return f"returned AssetPage with an archive of type {type(each).__name__}, expected ListedArchive"
+        texts = (each.place, each.volume, each.claim)
+        if not all(isinstance(text, str) and len(text) <= LONGEST_HANDLE for text in texts):
+            return f"listed an archive of volume {str(each.volume)[:60]!r} with texts that are none, or too long"
+        if not all(moment is None or _is_seconds(moment) for moment in (each.archived_at, each.until)):
+            return f"listed archive {each.place!r} with times {each.archived_at!r} and {each.until!r}, expected seconds"
+        if each.capacity_bytes is not None and (flaw := _size_flaw("capacity_bytes", each.capacity_bytes)):
+            return f"listed archive {each.place!r} with {flaw}"
     return None
 
 

@@ -15,7 +15,7 @@ from random import Random
 
 from volplane._delays import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane._messages import nearest
-from volplane.assets import Absent
+from volplane.assets import Absent, ListedArchive
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.drivers.driver import DriverView
@@ -32,6 +32,7 @@ from volplane.leaks.comparison import (
     Observations,
     SnapshotComparison,
     Verdict,
+    archives_of,
     assets_of,
     feed_live,
     paced,
@@ -171,6 +172,21 @@ class LeakCheck:
         await self._report_ghosts(driver, findings, len(known))
         self._count(name)
         log.debug("checked, %d findings", len(findings))
+
+    async def archives(self) -> tuple[list[tuple[str, ListedArchive]], dict[str, str]]:
+        """Return what drivers keep of deleted volumes, and why some cannot tell. Nothing of that is remembered."""
+        found: list[tuple[str, ListedArchive]] = []
+        untold: dict[str, str] = {}
+        for name in self.status:
+            view = self._cluster.drivers.get(name)
+            try:
+                if view is None:
+                    untold[name] = self._cluster.drivers.broken(name) or "it has not started yet"
+                elif view.info.archives:
+                    found += [(name, each) async for each in archives_of(view, self._deps)]
+            except VolplaneError as error:
+                untold[name] = str(error)
+        return found, untold
 
     async def _proven(self, comparison: Comparison | SnapshotComparison) -> list[Finding]:
         """Return the findings. Absence from a cache proves nothing: what is left unexplained is compared with live

@@ -12,10 +12,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from posixpath import dirname, normpath
 from typing import Any, TypeVar
 
-from volplane.assets import AssetPage, ListedAsset, Ownership, Snapshot, SnapshotPage, VolumeSource
+from volplane.assets import AssetPage, ListedArchive, ListedAsset, Ownership, Snapshot, SnapshotPage, VolumeSource
 from volplane.drivers.driver import DriverView
 from volplane.errors import OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -294,6 +295,13 @@ async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[Li
     async for page in _pages(driver, deps, ListRequest):
         for asset in page.assets:
             yield asset
+
+
+async def archives_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedArchive]:
+    """Yield what the driver keeps of deleted volumes; as `assets_of`."""
+    async for page in _pages(driver, deps, partial(ListRequest, archives=True)):
+        for archive in page.archives:
+            yield archive
 
 
 async def snapshots_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[Snapshot]:

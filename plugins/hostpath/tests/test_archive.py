@@ -13,8 +13,19 @@ from typing import Any
 
 import pytest
 
-from volplane import Absent, AlreadyExists, Done, InvalidArgument, NotFound, ProbeRequest, VolumeInUse
+from volplane import (
+    Absent,
+    AlreadyExists,
+    Done,
+    InvalidArgument,
+    ListedArchive,
+    ListRequest,
+    NotFound,
+    ProbeRequest,
+    VolumeInUse,
+)
 from volplane.directory import archived_volume, decode_fields, encode_fields
+from volplane_hostpath import archive
 from volplane_hostpath.markers import VolumeMarker
 
 
@@ -207,3 +218,52 @@ def test_a_directory_that_cannot_be_moved_into_the_trash_stays_a_volume(site: An
             site.delete(site.volume(asset))
     assert (site.path(asset) / "file").read_text() == "x"
     assert site.marker().exists()
+
+
+def listed(site: Any) -> list[ListedArchive]:
+    """All pages of archives."""
+    found: list[ListedArchive] = []
+    page = None
+    while True:
+        answer = site.backend.list_assets(ListRequest(context=site.context(), page=page, archives=True))
+        assert answer.assets == ()
+        found += answer.archives
+        page = answer.next_page
+        if page is None:
+            return found
+
+
+def test_archives_are_listed_with_what_a_person_wants_to_know(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "PAGE", 2)
+    assert site.describe().archives
+    assert listed(site) == []
+    before = time.time()
+    for uid, retention in (("u1", None), ("u2", 3600.0), ("u3", None), ("u4", None), ("u5", None)):
+        kept(site, uid, archiveRetention=retention)
+    (site.root / ".volplane/archive/empty").mkdir()
+    known = {each.volume: each for each in listed(site)}
+    assert sorted(known) == [f"pvc-u{number}" for number in range(1, 6)], "and nothing without data"
+    first, second = known["pvc-u1"], known["pvc-u2"]
+    assert (first.claim, first.capacity_bytes, first.until) == ("default/data", 1 << 20, None)
+    assert first.archived_at is not None
+    assert second.until is not None
+    assert before - 1 < first.archived_at < time.time() + 1
+    assert before + 3599 < second.until < time.time() + 3601
+    assert [str(each) for each in archives(site) if each.name.startswith("pvc-u1@")] == [first.place]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"hello",
+        b"",
+        encode_fields({"volume": 7, "claim": ["x"], "archived_at": "now", "expires_at": 1e400}),
+        encode_fields({"volume": {"name": 3, "capacity_bytes": -1}, "archived_at": -1, "expires_at": 1e300}),
+    ],
+)
+def test_an_archive_whose_marker_says_nothing_is_listed_by_its_name(site: Any, content: bytes) -> None:
+    kept(site)
+    (archives(site)[0] / "marker").write_bytes(content)
+    (found,) = listed(site)
+    assert (found.volume, found.claim, found.capacity_bytes, found.archived_at) == ("pvc-u1", "", None, None)
+    assert found.until is None

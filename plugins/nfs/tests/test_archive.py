@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from volplane import BackendError, Done, ResourceExhausted, Unavailable
+from volplane import BackendError, Done, ListedArchive, ListRequest, ResourceExhausted, Unavailable
 from volplane.directory import archived_volume, decode_fields, encode_fields
-from volplane_nfs import expiry
+from volplane_nfs import expiry, listing
 from volplane_nfs.archive import DATA, MARKER
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import Status
@@ -245,3 +245,44 @@ def test_calls_that_are_lost_before_the_directory_is_archived_leave_one_archive(
     site.delete(site.volume(made))
     site.delete(site.volume(other))
     assert [set(each.children) for each in archives(model).children.values()] == [{MARKER, DATA}] * 2
+
+
+def listed(site: Site) -> list[ListedArchive]:
+    """All pages of archives."""
+    found: list[ListedArchive] = []
+    page = None
+    while True:
+        answer = site.backend.list_assets(ListRequest(context=site.context(), page=page, archives=True))
+        assert answer.assets == ()
+        found += answer.archives
+        page = answer.next_page
+        if page is None:
+            return found
+
+
+def test_archives_are_listed_with_what_a_person_wants_to_know(
+    site: Site, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "PAGE", 2)
+    assert listed(site) == []
+    before = time.time()
+    made = [
+        site.provision(parameters={"onDelete": "archive", "archiveRetention": retention})
+        for retention in (HOUR, None, None)
+    ]
+    for each in made:
+        site.delete(site.volume(each))
+    put(model, "pvc-old@1.20260101T000000Z-0", None)
+    del archives(model).children[b"pvc-old@1.20260101T000000Z-0"].children[b"marker"]
+    put(model, "pvc-empty@1.20260101T000000Z-0.kept", None)
+    del archives(model).children[b"pvc-empty@1.20260101T000000Z-0.kept"].children[b"data"]
+    known = {each.volume: each for each in listed(site)}
+    assert set(known) == {*(request.name for request, _ in made), "pvc-old"}
+    first, second = known[made[0][0].name], known[made[1][0].name]
+    assert (first.claim, first.capacity_bytes, second.until) == ("default/data", MIB, None)
+    assert first.archived_at is not None
+    assert first.until is not None
+    assert before - 1 < first.archived_at < time.time() + 1
+    assert before + HOUR - 1 < first.until < time.time() + HOUR + 1
+    assert first.place.startswith(f"model.example.com:/vol/.volplane/archive/{first.volume}@1.")
+    assert (known["pvc-old"].claim, known["pvc-old"].capacity_bytes) == ("", None)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from ports import free_port
+from unit.cli.test_leaks import controller
 from volplane.cli.controller_client import cluster_client
 from volplane.cli.main import main
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import TRASHED, UNDELETE
 
 pytestmark = pytest.mark.real_time
@@ -61,7 +62,7 @@ def test_the_trash_is_shown_and_purged_only_if_a_person_insists(
     assert main(["trash", "-n", "other", *here]) == 0
     assert "nothing is in the trash" in capsys.readouterr().out
     assert main(["trash", "-n", "default", "-o", "json", *here]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(capsys.readouterr().out)["volumes"]
     assert (row["claim_uid"], row["until"], row["capacity_bytes"]) == ("uid-1", RECORD["until"], 1 << 30)
     assert main(["status", "-o", "json", "--http", f"127.0.0.1:{free_port()}", *here]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -91,3 +92,65 @@ def test_undelete_says_what_it_waits_for_and_refuses_nonsense(
     made = on(kubeconfig, lambda client: client.get(CLAIMS, "default/back"))
     assert (made.spec.volume_name, made.annotation(UNDELETE)) == ("pvc-uid-1", "uid-1")
     assert (made.spec.storage_class_name, made.spec.access_modes) == ("kept", ["ReadWriteOnce"])
+
+
+ARCHIVE = {
+    "driver": "dirs.example.com",
+    "place": "/exports/.volplane/archive/pvc-1\x1b[2J",
+    "volume": "pvc-1",
+    "claim": "team/data",
+    "capacity_bytes": 1 << 30,
+    "archived_at": 1_767_225_600.0,
+    "until": None,
+}
+
+
+def test_archives_of_backends_of_directories_are_listed_apart(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(kubeconfig)
+    sooner = {**ARCHIVE, "volume": "pvc-2", "claim": "", "capacity_bytes": None, "until": 1_767_312_000.0}
+    answer = {"archives": [ARCHIVE, sooner], "untold": {"nfs.example.com": "no answer"}}
+    with controller({}, {"/archives": lambda _: answer}) as address:
+        here = ("--kubeconfig", kubeconfig, "--http", address)
+        assert main(["trash", *here]) == 0
+        volumes, archives = capsys.readouterr().out.split("Archives")
+        assert main(["trash", "-n", "team", "-o", "json", *here]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert main(["trash", "--purge", "pvc-uid-1", *here]) == 0
+        assert "Archives" not in capsys.readouterr().out
+    assert "pvc-uid-1" in volumes
+    assert "pvc-1" not in volumes
+    first, second, note = archives.splitlines()[-3:]
+    moments = ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]
+    assert first.split() == [
+        "pvc-2",
+        "dirs.example.com",
+        "-",
+        "-",
+        *moments,
+        "/exports/.volplane/archive/pvc-1\\x1b[2J",
+    ]
+    assert second.split()[:5] == ["pvc-1", "dirs.example.com", "1Gi", "team/data", "2026-01-01T00:00:00Z"]
+    assert "a person removes it" in second
+    assert note == "archives of driver nfs.example.com are not known: no answer"
+    assert "\x1b" not in archives
+    assert [each["volume"] for each in told["archives"]] == ["pvc-1"]
+    assert told["volumes"] == []
+
+
+def test_that_archives_are_not_known_is_said_where_a_class_archives(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = ("--kubeconfig", kubeconfig, "--http", f"127.0.0.1:{free_port()}")
+    assert main(["trash", *here]) == 0
+    assert "archives" not in capsys.readouterr().out
+    kept = STORAGE_CLASSES.body(
+        metadata={"name": "kept"}, provisioner="d.example.com", parameters={"onDelete": "archive"}
+    )
+    on(kubeconfig, lambda client: client.create(STORAGE_CLASSES, kept))
+    assert main(["trash", *here]) == 0
+    assert "so archives are not known; --http names another address" in capsys.readouterr().out
+    with controller({}, {}) as address:
+        assert main(["trash", *here[:-1], address]) == 0
+    assert "archives are not known: " in capsys.readouterr().out

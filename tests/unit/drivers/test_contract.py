@@ -310,6 +310,7 @@ def test_describe_must_describe(kit: Any) -> None:
             "snapshot_parameters: parameter 'b' is since version 2, but the schema's version is 1",
         ),
         ({"snapshot_parameters": None}, "snapshot_parameters: a schema of type NoneType, expected ParameterSchema"),
+        ({"archives": True}, "archives is set, but hook list_assets is missing"),
         ({"clones": "everywhere"}, "clones is 'everywhere', expected one of '', 'in place', 'anywhere'"),
     ],
 )

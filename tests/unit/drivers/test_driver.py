@@ -21,6 +21,7 @@ from volplane import (
     Done,
     HookRequest,
     InProgress,
+    ListedArchive,
     ListedAsset,
     PodScrub,
     Snapshot,
@@ -336,6 +337,10 @@ def listed(**fields: Any) -> ListedAsset:
     return dataclasses.replace(ListedAsset(handle="h", name="n", capacity_bytes=1, owner=None), **fields)
 
 
+def archive(**fields: Any) -> ListedArchive:
+    return dataclasses.replace(ListedArchive(place="/p", volume="v"), **fields)
+
+
 @pytest.mark.parametrize(
     ("page", "message"),
     [
@@ -346,6 +351,11 @@ def listed(**fields: Any) -> ListedAsset:
         (AssetPage(assets=(listed(owner="me"),)), "listed h with an owner of type str"),
         (AssetPage(assets=(each for each in (listed(),))), "assets of type generator, expected a tuple"),  # type: ignore[arg-type]
         (AssetPage(assets=(listed(attached_to="node"),)), "attached_to of type str, expected a tuple"),
+        (AssetPage(assets=(), archives=archive()), "archives of type ListedArchive, expected a tuple"),  # type: ignore[arg-type]
+        (AssetPage(assets=(), archives=("a",)), "an archive of type str, expected ListedArchive"),  # type: ignore[arg-type]
+        (AssetPage(assets=(), archives=(archive(volume=None),)), "texts that are none, or too long"),
+        (AssetPage(assets=(), archives=(archive(until=float("nan")),)), "times None and nan, expected seconds"),
+        (AssetPage(assets=(), archives=(archive(capacity_bytes="1Gi"),)), "capacity_bytes '1Gi', expected whole bytes"),
     ],
 )
 def test_a_page_of_a_listing_is_checked_as_a_whole(kit: Any, page: AssetPage, message: str) -> None:

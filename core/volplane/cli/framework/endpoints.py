@@ -23,7 +23,7 @@ from volplane.state.matching import capacity_of, whole_bytes
 
 
 def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AbstractAsyncContextManager[str]:
-    """Serve health, metrics, /status, /explain, /leaks and /adopt until the block ends, which gets the URL."""
+    """Serve health, metrics, and what is asked of `_Answers`, until the block ends, which gets the URL."""
     answers = _Answers(process)
     asked = {"/status": answers.status, "/explain": answers.explain, "/leaks": answers.leaks}
     pages = Pages(
@@ -37,6 +37,7 @@ def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> Abstrac
             "/leaks/fix": answers.fix,
             "/adopt": partial(answers.adopt, start=True),
             "/adopt/plan": partial(answers.adopt, start=False),
+            "/archives": answers.archives,
         },
     )
     return serve_pages(address, pages)
@@ -113,6 +114,11 @@ class _Answers:
         do, flags = adoption.start if start else adoption.plan, {name: name in query for name in ("back", "stopped")}
         plan = await do(query.get("from", ""), query.get("driver", ""), **flags)
         return [_adoptable(each) for each in plan]
+
+    async def archives(self, _: Mapping[str, str]) -> Any:
+        """Ask the drivers what they keep of deleted volumes; return that, and why some could not tell."""
+        found, untold = await (await self._leading()).leak_check.archives()
+        return {"archives": [{"driver": name, **asdict(each)} for name, each in found], "untold": untold}
 
     async def adoptions(self, _: Mapping[str, str]) -> Any:
         """Return the progress of the adoption started last."""

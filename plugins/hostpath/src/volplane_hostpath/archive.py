@@ -11,8 +11,16 @@ import threading
 import time
 from contextlib import AbstractContextManager, ExitStack, suppress
 
-from volplane import BackendError, Context
-from volplane.directory import CONTROL, ArchivedDirectory, CorruptMarker, decode_fields, expires_at, named_until
+from volplane import AssetPage, BackendError, Context, ListedArchive
+from volplane.directory import (
+    CONTROL,
+    ArchivedDirectory,
+    CorruptMarker,
+    decode_fields,
+    expires_at,
+    listed_archive,
+    named_until,
+)
 from volplane_hostpath.delete import above_unused
 from volplane_hostpath.dirfd import (
     closing,
@@ -33,6 +41,8 @@ from volplane_hostpath.root import ARCHIVE_FOLDER, TRASH, Root
 
 _DATA, _MARKER = "data", "marker"
 _LARGEST = 1 << 16
+PAGE = 500
+"""Archives of one page, at most."""
 _LOOK_AGAIN = 3600.0
 """Seconds after which archives are listed again, for those that others made."""
 
@@ -80,6 +90,26 @@ def _discard(folder: int, name: str) -> None:
     with suppress(OSError):
         remove_entry(f"{name}/{_MARKER}", folder)
         os.rmdir(name, dir_fd=folder)
+
+
+def list_archives(root: Root, page: str | None) -> AssetPage:
+    """Return the page of archives after that of this name; those without `data` are none."""
+    if not entry_exists(ARCHIVE_FOLDER, root.control):
+        return AssetPage(assets=())
+    with _open_folder(root) as folder:
+        found = sorted(name for name in names_in(folder) if page is None or name > page)
+        listed = [_listed(root, folder, name) for name in found[:PAGE] if entry_exists(f"{name}/{_DATA}", folder)]
+    return AssetPage(assets=(), archives=tuple(listed), next_page=found[PAGE - 1] if len(found) > PAGE else None)
+
+
+def _listed(root: Root, folder: int, name: str) -> ListedArchive:
+    place, fields = printable(f"{root.path}/{CONTROL}/{ARCHIVE_FOLDER}/{name}"), None
+    with (
+        suppress(BackendError, CorruptMarker, OSError),
+        closing(open_directory(name, folder, root.mount, label=place)) as fd,
+    ):
+        fields = decode_fields(read_file(_MARKER, fd))
+    return listed_archive(place, printable(name), fields)
 
 
 class Expiry:

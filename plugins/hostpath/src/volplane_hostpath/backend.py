@@ -57,7 +57,7 @@ from volplane.directory import (
     name_of,
     static_key,
 )
-from volplane_hostpath.archive import Expiry, archive_directory
+from volplane_hostpath.archive import Expiry, archive_directory, list_archives
 from volplane_hostpath.delete import (
     delete_marked,
     delete_static,
@@ -125,6 +125,7 @@ class HostPathBackend(BackendSpec):
             topology_keys=() if self._settings.shared else (self._settings.affinity_label,),
             access_modes=self._access_modes,
             volume_modes=frozenset({VolumeMode.FILESYSTEM}),
+            archives=True,
         )
 
     @hookimpl
@@ -279,8 +280,13 @@ class HostPathBackend(BackendSpec):
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """Return the volumes, what crashed calls left, and every other directory as an asset without owner."""
+        """Return the volumes, what crashed calls left, and every other directory as an asset without owner.
+
+        Asked for archives, it returns those.
+        """
         with self._root(request.context, "list the volumes") as root:
+            if request.archives:
+                return list_archives(root, request.page)
             if request.page is None:
                 remove_leftovers(root, self._index, self._locks, request.context)
             return list_page(root, self._index, request.page, request.context)

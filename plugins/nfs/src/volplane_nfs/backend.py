@@ -63,7 +63,7 @@ from volplane_nfs.expiry import Expiry
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.housekeeping import empty_leftovers, repair_exports, tidy_up
-from volplane_nfs.listing import list_page
+from volplane_nfs.listing import archives_page, list_page
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker
 from volplane_nfs.nfs4 import Dial, NfsError, dial_tcp
 from volplane_nfs.nfs4.files import ANONYMOUS, NO_SPACE, Path, create_directory
@@ -125,6 +125,7 @@ class NfsBackend(BackendSpec):
             access_modes=frozenset(AccessMode),
             volume_modes=frozenset({VolumeMode.FILESYSTEM}),
             supports_mount_options=True,
+            archives=True,
             waived_rules={
                 "capacity-is-used-and-given-back": "a directory takes space from the share only as it is written: "
                 "nothing is reserved"
@@ -347,7 +348,7 @@ class NfsBackend(BackendSpec):
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
-        """Return the shares one after the other.
+        """Return the shares one after the other; asked for archives, those of each.
 
         A share that does not answer fails the listing: absence would be no proof.
         """
@@ -356,12 +357,14 @@ class NfsBackend(BackendSpec):
             raise InvalidArgument(f"page {request.page!r} is none of this driver")
         share = self._shares.all[int(number)]
         found = share.work("list the volumes", lambda handles: self._list(share, handles, page or None, request))
-        if found.next_page is not None:
-            return AssetPage(assets=found.assets, next_page=f"{number}|{found.next_page}")
         following = int(number) + 1
-        return AssetPage(assets=found.assets, next_page=f"{following}|" if following < len(self._shares.all) else None)
+        if found.next_page is not None:
+            return replace(found, next_page=f"{number}|{found.next_page}")
+        return replace(found, next_page=f"{following}|" if following < len(self._shares.all) else None)
 
     def _list(self, share: Share, handles: Handles, page: str | None, request: ListRequest) -> AssetPage:
+        if request.archives:
+            return archives_page(share, handles, page)
         if page is None:
             tidy_up(share, handles, request.context)
         return list_page(share, handles, page, request.context, self._settings.export)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
-from volplane import AssetPage, Context, ListedAsset
-from volplane.directory import CONTROL, CorruptMarker, Handle
+from volplane import AssetPage, Context, ListedArchive, ListedAsset
+from volplane.directory import CONTROL, CorruptMarker, Handle, decode_fields, listed_archive
+from volplane_nfs.archive import DATA, MARKER
 from volplane_nfs.errors import printable
 from volplane_nfs.markers import VolumeMarker, is_deleting, parent_file
+from volplane_nfs.nfs4 import NfsError, values_of
 from volplane_nfs.nfs4.attributes import DIRECTORY, TYPE, mask_of
 from volplane_nfs.nfs4.files import Pace, Path, batches, directory_handle, entries, names, several, walk
-from volplane_nfs.nfs4.operations import LOOKUP, PUTFH
+from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, READLINK, Reply
 from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.volumes import asset_of, marker_in, read_request
@@ -23,7 +26,7 @@ PAGE = 5000
 _PART: Final = 500
 _PAGE_SECONDS: Final = 1.0
 """Of reading markers, after which a page ends with the part that it is at: no slow disk makes a call too long."""
-_MARKED, _FOREIGN = "marked:", "foreign:"
+_MARKED, _FOREIGN, _ARCHIVE = "marked:", "foreign:", "archive:"
 _OTHERS: Final = frozenset({(CONTROL.encode(),), (b"lost+found",)})
 
 Named = tuple[str, VolumeMarker | None]
@@ -89,6 +92,30 @@ def _marked_page(share: Share, handles: Handles, after: bytes, context: Context,
             break
     more = keys and after != keys[-1]
     return AssetPage(assets=tuple(assets), next_page=_MARKED + os.fsdecode(after) if more else _FOREIGN)
+
+
+def archives_page(share: Share, handles: Handles, page: str | None) -> AssetPage:
+    """Return the archives of a share after the token, which is a name; those without `data` are none."""
+    after, end = os.fsencode((page or _ARCHIVE).removeprefix(_ARCHIVE)), time.monotonic() + _PAGE_SECONDS
+    found = sorted(name for name in names(share.client, handles.archive) if name > after)
+    listed: list[ListedArchive] = []
+    for part in batches(found[:PAGE], _PART):
+        looks = [[PUTFH(handles.archive), LOOKUP(name), LOOKUP(DATA)] for name in part]
+        reads = [[PUTFH(handles.archive), LOOKUP(name), LOOKUP(MARKER), READLINK()] for name in part]
+        replies = zip(part, several(share.client, looks), several(share.client, reads), strict=True)
+        listed += [_listed_archive(share, name, read) for name, look, read in replies if not look.status]
+        after = part[-1]
+        if time.monotonic() > end:
+            break
+    more = found and after != found[-1]
+    return AssetPage(assets=(), archives=tuple(listed), next_page=_ARCHIVE + os.fsdecode(after) if more else None)
+
+
+def _listed_archive(share: Share, name: bytes, read: Reply) -> ListedArchive:
+    fields = None
+    with suppress(CorruptMarker, NfsError):
+        fields = decode_fields(values_of(read)[-1])
+    return listed_archive(f"{share}/{CONTROL}/archive/{printable(name)}", printable(name), fields)
 
 
 def _listed_volumes(
