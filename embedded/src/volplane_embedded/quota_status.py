@@ -16,8 +16,9 @@ from volplane import _delays as backoff
 from volplane.controller.workqueue import WorkQueue
 from volplane.errors import ApiConflict, ApiError
 from volplane.kube.client import Client
+from volplane.kube.kinds import VOLUME_SNAPSHOTS
 from volplane.kube.objects import Claim
-from volplane_embedded.apiserver.claim_quota import measured
+from volplane_embedded.apiserver.claim_quota import counted, measured
 from volplane_embedded.informers import Informers, unsubscribing
 from volplane_embedded.objects import MEASURED_CLAIMS, QUOTAS, MeasuredClaim, ResourceQuota
 
@@ -27,6 +28,9 @@ _GATHER_SECONDS: Final = 0.05
 """Changes of claims within this time are measured once."""
 _RESYNC_SECONDS: Final = 300.0
 """As the stock flag --resource-quota-sync-period."""
+_COUNT_SECONDS: Final = 1.0
+"""After which custom objects are counted again: no cache follows kinds that come and go."""
+_KINDS: Final = {f"count/{kind.plural}.{kind.api_version.partition('/')[0]}": kind for kind in (VOLUME_SNAPSHOTS,)}
 
 
 class QuotaStatus:
@@ -63,7 +67,7 @@ class QuotaStatus:
 
     async def _process(self, key: str) -> None:
         try:
-            exists = await self._measure(key)
+            quota = await self._measure(key)
         except ApiConflict as error:
             _LOG.debug("quota %s changed while it was measured: %s", key, error)
             self._queue.retry(key, backoff.RECONCILE_FAILED)
@@ -72,21 +76,35 @@ class QuotaStatus:
             _LOG.warning("quota %s could not be measured, trying again in %.3g s: %s", key, seconds, error)
         else:
             self._queue.forget(key)
-            if exists:
-                self._queue.add_after(key, _RESYNC_SECONDS)
+            if quota is not None:
+                self._queue.add_after(key, _COUNT_SECONDS if counted(_decoded(quota)) else _RESYNC_SECONDS)
 
-    async def _measure(self, key: str) -> bool:
-        """Write the status if it is not true. Returns whether the quota exists. Raises ApiConflict if it changed."""
+    async def _measure(self, key: str) -> ResourceQuota | None:
+        """Write the status if it is not true. Returns the quota if it exists. Raises ApiConflict if it changed."""
         quota = await self._client.find(QUOTAS, key)
         if quota is None:
-            return False
+            return None
         claims = (await self._client.list(MEASURED_CLAIMS, namespace=quota.namespace)).items
-        status = measured(_decoded(quota), map(_decoded, claims))
+        counts = await self._counts(quota)
+        status = measured(_decoded(quota), map(_decoded, claims), counts)
         if any(quota.status.get(name, {}) != amounts for name, amounts in status.items()):
             replaced = {name: _replacing(quota.status.get(name), amounts) for name, amounts in status.items()}
             body = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "status": replaced}
             await self._client.patch(QUOTAS, key, body, subresource="status")
-        return True
+        return quota
+
+    async def _counts(self, quota: ResourceQuota) -> dict[str, int]:
+        """Return how many objects of its namespace the quota counts, by resource; of served kinds."""
+        counts: dict[str, int] = {}
+        for name in counted(_decoded(quota)):
+            try:
+                listing = await self._client.list(_KINDS[name], namespace=quota.namespace)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            else:
+                counts[name] = len(listing.items) + len(listing.unreadable)
+        return counts
 
 
 def _is_odd(quota: ResourceQuota) -> bool:

@@ -12,7 +12,8 @@ import pytest
 
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS
+from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOTS, Kind
+from volplane.kube.objects import KubeObject
 from volplane.kube.transport import Request, Response
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.informers import Informers
@@ -20,6 +21,10 @@ from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.objects import QUOTAS
 from volplane_embedded.quota_status import QuotaStatus
 from volplane_testing.clock import now
+
+DEFINITIONS = Kind(
+    "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", False, KubeObject
+)
 
 
 class Interrupted(InProcessTransport):
@@ -51,6 +56,11 @@ class Bench:
     async def claim(self, name: str = "c", size: str = "1Gi") -> None:
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
         await self.client.create(CLAIMS, CLAIMS.body(metadata={"name": name, "namespace": "default"}, spec=spec))
+
+    async def snapshot(self, name: str) -> None:
+        spec = {"source": {"persistentVolumeClaimName": "c"}}
+        body = VOLUME_SNAPSHOTS.body(metadata={"name": name, "namespace": "default"}, spec=spec)
+        await self.client.create(VOLUME_SNAPSHOTS, body)
 
     async def status(self, name: str = "q") -> dict[str, Any]:
         """A second later."""
@@ -174,3 +184,35 @@ async def test_a_quota_that_goes_while_it_is_measured_is_forgotten() -> None:
         await bench.client.delete(QUOTAS, "default/q")
         await asyncio.sleep(301)
         assert (await bench.client.list(QUOTAS)).items == []
+
+
+async def test_snapshots_are_counted_refused_beyond_the_quota_and_given_back_when_they_are_deleted() -> None:
+    async with running() as bench:
+        count = "count/volumesnapshots.snapshot.storage.k8s.io"
+        await bench.snapshot("before")
+        await bench.limit(**{count.replace(".", "_"): "2"})
+        assert await bench.status() == {"hard": {count: "2"}, "used": {count: "1"}}
+        await bench.snapshot("second")
+        assert (await bench.client.get(QUOTAS, "default/q")).status["used"] == {count: "2"}, "charged at once"
+        with pytest.raises(ApiError) as refused:
+            await bench.snapshot("third")
+        why = f"exceeded quota: q, requested: {count}=1, used: {count}=2, limited: {count}=2"
+        assert refused.value.status == 403
+        assert refused.value.message == f'volumesnapshots.snapshot.storage.k8s.io "third" is forbidden: {why}'
+        body = {"metadata": {"labels": {"a": "b"}}}
+        await bench.client.patch(VOLUME_SNAPSHOTS, "default/second", body)
+        await bench.client.delete(VOLUME_SNAPSHOTS, "default/before")
+        await bench.status()
+        assert (await bench.status())["used"] == {count: "1"}
+        await bench.snapshot("third")
+
+
+async def test_a_quota_of_snapshots_limits_nothing_where_they_are_not_served() -> None:
+    async with running() as bench:
+        count = "count/volumesnapshots.snapshot.storage.k8s.io"
+        await bench.client.delete(DEFINITIONS, "volumesnapshots.snapshot.storage.k8s.io")
+        await bench.limit(**{count.replace(".", "_"): "0", "persistentvolumeclaims": "3"})
+        assert await bench.status() == {
+            "hard": {"persistentvolumeclaims": "3"},
+            "used": {"persistentvolumeclaims": "0"},
+        }

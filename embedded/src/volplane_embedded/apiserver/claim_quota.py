@@ -1,12 +1,14 @@
 """What PersistentVolumeClaims use of ResourceQuotas: a pure evaluator for the admission and for the quota controller.
+VolumeSnapshots are counted.
 
-Objects are decoded JSON. Sources: pkg/quota/v1/evaluator/core/persistent_volume_claims.go and
-staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go of Kubernetes.
+Objects are decoded JSON. Sources: pkg/quota/v1/evaluator/core/persistent_volume_claims.go,
+staging/src/k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go and
+staging/src/k8s.io/apiserver/pkg/quota/v1/generic/evaluator.go (of objects that are counted) of Kubernetes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,6 +16,9 @@ from volplane.kube.quantity import Quantity, parse
 
 ATTRIBUTES_CLASS: Final = "VolumeAttributesClass"
 """The only scope that claims are in."""
+
+COUNTED: Final = frozenset({"count/volumesnapshots.snapshot.storage.k8s.io"})
+"""Resources of quotas that count custom objects."""
 
 _CLAIMS: Final = "persistentvolumeclaims"
 _STORAGE: Final = "requests.storage"
@@ -29,7 +34,7 @@ Amounts = Mapping[str, Quantity]
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a write of a claim means for the quotas of its namespace.
+    """What a write of an object means for the quotas of its namespace.
 
     refusal: why it is forbidden, or "". used: name of a quota -> its new `status.used`, for quotas that change.
     """
@@ -68,11 +73,22 @@ def usage(claim: Json) -> dict[str, Quantity]:
     return used
 
 
-def measured(quota: Json, claims: Iterable[Json]) -> dict[str, dict[str, str]]:
-    """Return the status of a quota by the claims of its namespace: what of `spec.hard` is evaluated, and its use."""
+def counted(quota: Json) -> frozenset[str]:
+    """Return the resources of the quota that count custom objects."""
+    return COUNTED & (quota["spec"].get("hard") or {}).keys()
+
+
+def measured(quota: Json, claims: Iterable[Json], counts: Mapping[str, int]) -> dict[str, dict[str, str]]:
+    """Return the status of a quota: what of `spec.hard` is evaluated, and its use.
+
+    claims: those of its namespace. counts: how many objects there are, by resource of the quota; of kinds that are not
+    served there is none.
+    """
     asked = quota["spec"].get("hard") or {}
-    hard = {name: str(asked[name]) for name in sorted(evaluated(asked))}
+    hard = {name: str(asked[name]) for name in sorted({*evaluated(asked), *(counts.keys() & asked.keys())})}
     used = dict.fromkeys(hard, _NONE)
+    if not _scopes_of(quota):
+        used |= {name: Quantity(counts[name] * 10**9, "DecimalSI") for name in hard if name in counts}
     if hard:
         for claim in claims:
             if _in_scope(quota, claim):
@@ -85,21 +101,34 @@ def charge(quotas: Iterable[Json], new: Json, old: Json | None, subresource: str
 
     A write of the status is charged, but never refused for what it uses.
     """
+    named = ((each, evaluated(_amounts_of(each, "hard")) if _in_scope(each, new) else []) for each in quotas)
+    return _charge(named, lambda quota, names: _more(quota, new, old, names), refuses=not subresource)
+
+
+def charge_count(quotas: Iterable[Json], name: str) -> Charge:
+    """Check the creation of an object that is counted by this resource. No scope has such objects."""
+    named = ((each, [name] if name in _amounts_of(each, "hard") and not _scopes_of(each) else []) for each in quotas)
+    return _charge(named, lambda _quota, _names: {name: _ONE}, refuses=True)
+
+
+def _charge(
+    quotas: Iterable[tuple[Json, Sequence[str]]], more_of: Callable[[Json, Sequence[str]], Amounts], *, refuses: bool
+) -> Charge:
+    """quotas: each with those of its resources that the object uses. more_of: what a write adds to the use of one."""
     used: dict[str, dict[str, str]] = {}
     concerned: list[tuple[Json, Amounts]] = []
-    for quota in quotas:
-        names = evaluated(_amounts_of(quota, "hard"))
-        if not names or not _in_scope(quota, new):
+    for quota, names in quotas:
+        if not names:
             continue
         if not set(names) <= _amounts_of(quota, "used").keys():
             listed = ",".join(sorted(names))
             return Charge(f"status unknown for quota: {quota['metadata']['name']}, resources: {listed}")
-        if more := _more(quota, new, old, names):
+        if more := more_of(quota, names):
             concerned.append((quota, more))
     for quota, more in concerned:
         before = {name: parse(amount) for name, amount in _amounts_of(quota, "used").items()}
         after = _sum(before, more)
-        if not subresource and (why := _exceeded(quota, more, before, after)):
+        if refuses and (why := _exceeded(quota, more, before, after)):
             return Charge(why)
         used[quota["metadata"]["name"]] = _texts(after)
     return Charge(used=used)
@@ -128,10 +157,13 @@ def _amounts_of(quota: Json, key: str) -> Mapping[str, str]:
 
 
 def _in_scope(quota: Json, claim: Json) -> bool:
+    return all(_matches(scope, claim) for scope in _scopes_of(quota))
+
+
+def _scopes_of(quota: Json) -> list[Json]:
     spec = quota["spec"]
     scopes: list[Json] = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
-    scopes.extend((spec.get("scopeSelector") or {}).get("matchExpressions") or ())
-    return all(_matches(scope, claim) for scope in scopes)
+    return [*scopes, *((spec.get("scopeSelector") or {}).get("matchExpressions") or ())]
 
 
 def _matches(scope: Json, claim: Json) -> bool:

@@ -1,4 +1,5 @@
 """ResourceQuota, the admission plugin: a claim is refused where it exceeds a quota, and charged where it is written.
+So is a VolumeSnapshot, which is counted.
 
 One event loop owns the server, so that check, charge and write of one request are one step: of two creates that fit
 only alone, one is refused. The counterpart in Kubernetes is k8s.io/apiserver/pkg/admission/plugin/resourcequota.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from volplane_embedded.apiserver.claim_quota import charge
+from volplane_embedded.apiserver.claim_quota import COUNTED, charge, charge_count
 from volplane_embedded.apiserver.errors import forbidden
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
@@ -29,14 +30,16 @@ class QuotaAdmission:
 
         Raises StatusError (403).
         """
-        if self.quotas is None or resource.plural != "persistentvolumeclaims":
+        count = f"count/{resource.plural}.{resource.group}"
+        is_counted = count in COUNTED and old is None
+        if self.quotas is None or not (is_counted or resource.plural == "persistentvolumeclaims"):
             return []
         meta = new["metadata"]
         stored = self.objects.store.all(storage_of(self.quotas), meta["namespace"])
         if not stored:
             return []
         found = [each.decode() for each in stored]
-        charged = charge(found, new, old, subresource)
+        charged = charge_count(found, count) if is_counted else charge(found, new, old, subresource)
         if charged.refusal:
             raise forbidden(resource.plural, resource.group, meta["name"], charged.refusal)
         changed = [quota for quota in found if quota["metadata"]["name"] in charged.used]

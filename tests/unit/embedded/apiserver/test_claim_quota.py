@@ -34,7 +34,7 @@ class Limited(Calls):
     def measure(self) -> None:
         claims = self.get(CLAIMS).body["items"]
         for quota in self.get(QUOTAS).body["items"]:
-            self.patch(f"{QUOTAS}/{quota['metadata']['name']}/status", {"status": measured(quota, claims)})
+            self.patch(f"{QUOTAS}/{quota['metadata']['name']}/status", {"status": measured(quota, claims, {})})
 
     def used(self, name: str = "q") -> dict[str, str]:
         found: dict[str, str] = self.get(f"{QUOTAS}/{name}").body["status"]["used"]

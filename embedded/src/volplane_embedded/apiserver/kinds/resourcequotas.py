@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from volplane_embedded.apiserver import names, object_meta
-from volplane_embedded.apiserver.claim_quota import ATTRIBUTES_CLASS, evaluated, storage_resources
+from volplane_embedded.apiserver.claim_quota import ATTRIBUTES_CLASS, COUNTED, evaluated, storage_resources
 from volplane_embedded.apiserver.errors import Cause
 from volplane_embedded.apiserver.kinds.printer_columns import AGE, NAME
 from volplane_embedded.apiserver.kinds.validation import (
@@ -40,7 +40,10 @@ _MUST_EXIST: Final = (
     "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating,"
     " ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
 )
-_NOT_ENFORCED: Final = "this server enforces quotas of persistentvolumeclaims only; status.hard has what it enforces"
+_NOT_ENFORCED: Final = (
+    "this server enforces quotas of persistentvolumeclaims and counts of volumesnapshots only; status.hard has what it"
+    " enforces"
+)
 
 
 class QuotaStrategy(StatusStrategy):
@@ -69,7 +72,7 @@ class QuotaStrategy(StatusStrategy):
     def warnings(self, obj: Json) -> Sequence[str]:
         """Warn of a quota of other kinds' objects: it is stored, but not measured here."""
         hard = obj["spec"].get("hard") or {}
-        ignored = sorted(hard.keys() - set(evaluated(hard)))
+        ignored = sorted(hard.keys() - set(evaluated(hard)) - COUNTED)
         return [f"spec.hard: {', '.join(ignored)} not enforced: {_NOT_ENFORCED}"] if ignored else []
 
 
