@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -15,7 +17,9 @@ import pytest
 from tests.e2e.processes import ENVIRONMENT, running, until
 
 from ports import free_port
+from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server
 from volplane_nfs.testing import why_no_ganesha
+from volplane_testing.disks import DiskDirectory
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LONGEST_DEMO = 60.0
@@ -156,3 +160,113 @@ def test_the_page_about_nfs_works_word_for_word() -> None:
         )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("hello\n") == 2
+
+
+BEFORE_SNAPSHOTS = """
+until kubectl get node node-1; do sleep 0.2; done
+kubectl patch node node-1 -p '{"spec": {"providerID": "aws:///eu-test-1a/INSTANCE"}}'
+kubectl apply -f - <<'END'
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: fast}
+provisioner: ebs.volplane.dev
+allowedTopologies: [{matchLabelExpressions: [{key: topology.kubernetes.io/zone, values: [eu-test-1a]}]}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: origin}
+spec: {storageClassName: fast, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+END
+writes() {
+    kubectl apply -f - <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: writes-$1}
+spec:
+  restartPolicy: Never
+  volumes: [{name: data, persistentVolumeClaim: {claimName: origin}}]
+  containers:
+  - name: main
+    image: any
+    command: [sh, -c, "echo $1 > /data/file"]
+    volumeMounts: [{name: data, mountPath: /data}]
+END
+    kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/writes-$1 --timeout=60s
+}
+writes before
+"""
+BETWEEN_THEM = "writes after"
+AFTER_THEM = """
+kubectl apply -f - <<'END'
+apiVersion: v1
+kind: Pod
+metadata: {name: reads}
+spec:
+  restartPolicy: Never
+  volumes:
+  - {name: back, persistentVolumeClaim: {claimName: back}}
+  - {name: restored, persistentVolumeClaim: {claimName: restored}}
+  - {name: copy, persistentVolumeClaim: {claimName: copy}}
+  containers:
+  - name: main
+    image: any
+    command: [sh, -c, 'test "$(cat /back/file /restored/file /copy/file | tr "\\n" " ")" = "before before after "']
+    volumeMounts:
+    - {name: back, mountPath: /back}
+    - {name: restored, mountPath: /restored}
+    - {name: copy, mountPath: /copy}
+END
+kubectl wait --for=jsonpath='{.status.phase}'=Succeeded pod/reads --timeout=60s
+"""
+
+
+def blocks_of(page: str) -> str:
+    """The blocks of a how-to as one script; those of YAML are applied."""
+    text = (REPOSITORY / "docs" / "how-to" / page).read_text("utf-8")
+    found = re.findall(r"^( *)```(bash|yaml)\n(.*?)^\1```", text, flags=re.DOTALL | re.MULTILINE)
+    return "\n".join(
+        textwrap.dedent(block) if kind == "bash" else f"kubectl apply -f - <<'END'\n{textwrap.dedent(block)}END"
+        for _, kind, block in found
+    )
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
+def test_the_pages_about_snapshots_and_restores_work_word_for_word(tmp_path: Path) -> None:
+    kubeconfig, disks = tmp_path / "cluster" / "kubeconfig", tmp_path / "disks"
+    quick = {f"{what}_seconds": 0.1 for what in ("create", "attach", "detach", "delete", "snapshot")}
+    fake = FakeEC2(Behaviour(**quick))
+    instance = fake.add_instance("eu-test-1a").id
+    pages = [blocks_of("take-a-snapshot.md"), blocks_of("restore-and-clone.md")]
+    assert ["volplane snapshot" in pages[0], "volplane restore" in pages[1]] == [True, True]
+    parts = (BEFORE_SNAPSHOTS.replace("INSTANCE", instance), pages[0], BETWEEN_THEM, pages[1], AFTER_THEM)
+    environment = {
+        **ENVIRONMENT,
+        "HOME": str(tmp_path),
+        "KUBECONFIG": str(kubeconfig),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    key = tmp_path / "any-key"
+    key.write_text("any")
+    with FakeEC2Server(fake, disks=DiskDirectory(disks)) as server:
+        options = {"region": "eu-test-1", "endpoint": server.url, "attach": True}
+        keys = dict.fromkeys(("access_key_id", "secret_access_key"), f"file:{key}")
+        driver = {"name": "ebs.volplane.dev", "backend": "aws_ebs", "options": {**options, **keys}}
+        (tmp_path / "ebs.json").write_text(json.dumps({"drivers": [driver]}))
+        given = ("--config", str(tmp_path / "ebs.json"), "--disks", str(disks), "--data", str(kubeconfig.parent))
+        zone = ("--node-label", "topology.kubernetes.io/zone=eu-test-1a")
+        with running(tmp_path / "dev.log", "dev", *given, *zone, "--port", "0", "--http", "127.0.0.1:0") as cluster:
+            until("the cluster serves", kubeconfig.is_file, said=cluster.said)
+            ended = subprocess.run(
+                ["bash", "-euxc", "\n".join(parts)],
+                cwd=tmp_path,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=240,
+                env=environment,
+            )
+            assert ended.returncode == 0, ended.stdout + ended.stderr + cluster.said()
+            assert cluster.stop() == 0, cluster.said()
+    assert re.search(r"snapshot default/s (is cut|can be used)", ended.stdout)
+    assert "claim default/back is bound" in ended.stdout
