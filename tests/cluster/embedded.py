@@ -42,6 +42,14 @@ class EmbeddedCluster:
 
         return asyncio.run_coroutine_threadsafe(listed(), self.loop).result(30)
 
+    def delete(self, path: str) -> None:
+        """Delete the object at this path of the API."""
+
+        async def deleted() -> None:
+            assert self.server.handle("DELETE", path, {}, {}, b"").status == 200
+
+        asyncio.run_coroutine_threadsafe(deleted(), self.loop).result(30)
+
     def record(self, asked: set[Asked]) -> None:
         """Write down what is asked of the server from outside from now on."""
         answer, watch = self.server.answer, self.server.watch

@@ -33,6 +33,7 @@ from volplane_testing.disks import DiskDirectory
 from volplane_testing.qualification import SECTIONS, Plan, SectionStatus, SuiteReport, run_suite
 
 EVERYTHING = ("/api/v1/persistentvolumes", "/api/v1/persistentvolumeclaims", "/apis/storage.k8s.io/v1/storageclasses")
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NAMESPACES = ["default", "kube-node-lease", "kube-public", "kube-system"]
 
 
@@ -80,7 +81,7 @@ def test_every_section_passes_where_a_node_runs_pods_and_each_other_says_what_is
     missing = {name for name, each in sections.items() if each["status"] == "not possible"}
     pods = {section.name for section in SECTIONS if section.pods}
     pods = pods if short.report["cluster"]["podsNotPossible"] else set()
-    assert missing == pods | {"attach"}, "the backend hostpath attaches nothing"
+    assert missing == pods | {"attach", "snapshots", "restore"}, "the backend hostpath has none of these"
     assert all(sections[name]["reason"] for name in missing)
     assert sections["kills"]["measured"]["kills"] == 1
     assert "leader" not in sections or sections["leader"]["measured"]["takeover_seconds"] <= 20
@@ -115,7 +116,9 @@ def ec2(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeEC2Serv
     """A mocked region whose disks the nodes of an embedded cluster can use."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    quick = {f"{what}_seconds": 0.1 for what in ("create", "attach", "detach", "delete", "modify", "optimize")}
+    quick = {
+        f"{what}_seconds": 0.1 for what in ("create", "attach", "detach", "delete", "modify", "optimize", "snapshot")
+    }
     fake = FakeEC2(Behaviour(**quick))
     with FakeEC2Server(fake, disks=DiskDirectory(tmp_path / "disks")) as server:
         yield server
@@ -137,6 +140,7 @@ async def become_instances(server: Any, fake: FakeEC2, *, known: bool, plugin: b
 
 
 DISKS = ("attach", "expand")
+SNAPSHOTS = ("snapshots", "restore")
 
 
 @pytest.mark.parametrize(
@@ -156,6 +160,30 @@ def test_disks_of_a_cloud_are_attached_grow_are_scrubbed_and_follow_pods(
     assert attach.measured["nodes"] == 2
     assert ("pods" in attach.measured) == node
     assert ec2.fake.volumes == {}
+    assert report.left == ()
+
+
+@pytest.mark.soak
+def test_snapshots_of_disks_are_cut_kept_deleted_and_restored_with_what_was_written(
+    ec2: FakeEC2Server, tmp_path: Path
+) -> None:
+    node = not why_no_sandbox(tmp_path / "probe")
+    report = checked_on_disks(ec2, tmp_path, SNAPSHOTS, known=True, plugin=node)
+    assert report.passed, report.results
+    snapshots, restore = report.results
+    assert snapshots.measured["bound_by"] == "volplane"
+    assert "clone_seconds" in restore.measured
+    assert (restore.measured["data"] == "read by pods") == node
+    assert (ec2.fake.volumes, ec2.fake.snapshots) == ({}, {})
+    assert report.left == ()
+
+
+def test_sections_of_snapshots_say_so_where_the_cluster_does_not_serve_the_kinds(tmp_path: Path) -> None:
+    with embedded_cluster(tmp_path) as cluster:
+        cluster.delete(f"{DEFINITIONS}/volumesnapshots.snapshot.storage.k8s.io")
+        report = checked(cluster, tmp_path / "work", controllers="all", sections=SNAPSHOTS)
+    missing = "the API server does not serve volumesnapshots.snapshot.storage.k8s.io: its CRD is not installed"
+    assert [(each.status, each.reason) for each in report.results] == [(SectionStatus.NOT_POSSIBLE, missing)] * 2
     assert report.left == ()
 
 

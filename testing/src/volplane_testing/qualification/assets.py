@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from volplane.assets import ListedAsset, VolumeMode
+from volplane.assets import ListedAsset, Snapshot, VolumeMode
 from volplane.controller.config import read_configuration
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
 from volplane.drivers.loading import load_drivers
 from volplane.errors import ConfigurationError
-from volplane.requests import Context, ListRequest, StartRequest
+from volplane.requests import Context, FindSnapshotRequest, HookRequest, ListRequest, StartRequest
 
 __all__ = ["Assets"]
+
+R = TypeVar("R")
 
 
 class Assets:
@@ -49,6 +52,16 @@ class Assets:
         return self._driver.supports("expand")
 
     @property
+    def makes_snapshots(self) -> bool:
+        """Whether the backend makes snapshots."""
+        return self._driver.supports("create_snapshot") and self._driver.supports("find_snapshot")
+
+    @property
+    def clones(self) -> bool:
+        """Whether the driver makes copies of volumes."""
+        return bool(self._driver.view.info.clones)
+
+    @property
     def attaches(self) -> bool:
         """Whether the driver attaches its volumes to nodes."""
         return self._driver.supports("attach") and self._driver.view.info.attach_required
@@ -64,14 +77,24 @@ class Assets:
             return None
         return await asyncio.to_thread(self._listed)
 
-    def _listed(self) -> Mapping[str, ListedAsset]:
+    async def snapshot(self, handle: str) -> int | None:
+        """Return the least size of what is made of a snapshot; None if the storage has none. Raises BackendError."""
+        request = FindSnapshotRequest(context=self._context, handle=handle)
+        found = await asyncio.to_thread(self._call, request)
+        return found.size_bytes if isinstance(found, Snapshot) else None
+
+    def _call(self, request: HookRequest[R]) -> R:
+        """Call a hook of the driver, which is started first."""
         if not self._started:
             self._driver.call(StartRequest(context=self._context))
             self._started = True
+        return self._driver.call(request)
+
+    def _listed(self) -> Mapping[str, ListedAsset]:
         found: dict[str, ListedAsset] = {}
         token: str | None = None
         while True:
-            page = self._driver.call(ListRequest(context=self._context, page=token))
+            page = self._call(ListRequest(context=self._context, page=token))
             found.update((asset.name, asset) for asset in page.assets)
             token = page.next_page
             if token is None:

@@ -18,6 +18,7 @@ from volplane_testing.qualification import (
     leaving,
     protecting,
     reclaiming,
+    snapshotting,
 )
 from volplane_testing.qualification.report import Measured
 from volplane_testing.qualification.site import Site
@@ -26,6 +27,7 @@ __all__ = ["SECTIONS", "Plan", "Section"]
 
 _MADE = frozenset({"provisioner", "reclaimer"})
 """Who makes volumes for claims, and removes them."""
+_SNAPSHOTS = _MADE | {"snapshot-controller", "snapshotter"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,18 @@ SECTIONS: tuple[Section, ...] = (
     Section("late-binding", "a claim waits for its first pod, then both go on", binding.late, pods=True),
     Section("delete", "a deleted claim takes its volume and its asset along", reclaiming.delete),
     Section("trash", "the volume of a deleted claim is kept, and given back to its owner", reclaiming.trash),
+    Section(
+        "snapshots",
+        "snapshots are cut, shown, kept by policy and deleted with what is on the storage",
+        snapshotting.snapshots,
+        needs=_SNAPSHOTS,
+    ),
+    Section(
+        "restore",
+        "a volume is made of a snapshot, none that is too small, and one of another claim",
+        snapshotting.restore,
+        needs=_SNAPSHOTS,
+    ),
     Section("recycle", "a released volume is erased by a pod and offered again", reclaiming.recycle, pods=True),
     Section("protection", "claims and volumes in use outlive their deletion", protecting.protection),
     Section(

@@ -25,6 +25,9 @@ SUITE = (
     ("storage.k8s.io", "storageclasses", ("create", "list", "delete")),
     ("storage.k8s.io", "volumeattachments", ("create", "get", "list", "patch", "delete")),
     ("storage.k8s.io", "csinodes", ("get",)),
+    ("snapshot.storage.k8s.io", "volumesnapshots", ("create", "get", "list", "patch", "delete")),
+    ("snapshot.storage.k8s.io", "volumesnapshotcontents", ("create", "get", "list", "patch", "delete")),
+    ("snapshot.storage.k8s.io", "volumesnapshotclasses", ("create", "list", "delete")),
 )
 """(group, resource, verbs) of what the sections do. Names are made for each run, so no rule can be bound to them."""
 

@@ -11,8 +11,17 @@ from typing import Any, TypeVar
 
 from volplane.errors import ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Kind
-from volplane.kube.objects import Claim, Pod, Volume
+from volplane.kube.kinds import (
+    ATTACHMENTS,
+    CLAIMS,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
+    VOLUMES,
+    Kind,
+)
+from volplane.kube.objects import Claim, Pod, Volume, VolumeSnapshot, VolumeSnapshotContent
 from volplane_embedded.objects import CSI_NODES
 from volplane_testing.qualification.assets import Assets
 from volplane_testing.qualification.controllers import Controllers
@@ -57,6 +66,8 @@ class Site:
     patience: float
     made: set[str] = field(default_factory=set)
     """Names of the assets that may have been made."""
+    cut: set[str] = field(default_factory=set)
+    """Handles of the snapshots that were made."""
 
     @property
     def system(self) -> str:
@@ -149,6 +160,24 @@ class Site:
         """Return all volumes of the run: those of its classes."""
         everything = (await self.client.list(VOLUMES)).items
         return [volume for volume in everything if volume.spec.storage_class_name.startswith(f"{self.run}-")]
+
+    async def snapshots(self) -> list[VolumeSnapshot]:
+        """Return all VolumeSnapshots of the run."""
+        return await self.served(VOLUME_SNAPSHOTS, namespace=self.run) or []
+
+    async def contents(self) -> list[VolumeSnapshotContent]:
+        """Return all VolumeSnapshotContents of the run: those of its driver."""
+        everything = await self.served(VOLUME_SNAPSHOT_CONTENTS) or []
+        return [content for content in everything if content.spec.driver == self.driver]
+
+    async def served(self, kind: Kind[T], **selectors: str) -> list[T] | None:
+        """Return all objects of a kind that the cluster need not serve; None if it does not."""
+        try:
+            return (await self.client.list(kind, **selectors)).items
+        except ApiUnavailable as error:
+            if error.status != 404:  # A kind that is not served is answered without a Status.
+                raise
+            return None
 
     async def attachments(self) -> list[str]:
         """Return the names of the attachments that sections of the run made."""
