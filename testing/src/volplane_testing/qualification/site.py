@@ -21,7 +21,7 @@ from volplane.kube.kinds import (
     VOLUMES,
     Kind,
 )
-from volplane.kube.objects import Claim, Pod, Volume, VolumeSnapshot, VolumeSnapshotContent
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeSnapshot, VolumeSnapshotContent
 from volplane_embedded.objects import CSI_NODES
 from volplane_testing.qualification.assets import Assets
 from volplane_testing.qualification.controllers import Controllers
@@ -37,6 +37,7 @@ TOLD = 3
 """Warnings that a failure repeats."""
 
 T = TypeVar("T")
+K = TypeVar("K", bound=KubeObject)
 Json = dict[str, Any]
 
 
@@ -170,7 +171,7 @@ class Site:
         everything = await self.served(VOLUME_SNAPSHOT_CONTENTS) or []
         return [content for content in everything if content.spec.driver == self.driver]
 
-    async def served(self, kind: Kind[T], **selectors: str) -> list[T] | None:
+    async def served(self, kind: Kind[K], **selectors: str) -> list[K] | None:
         """Return all objects of a kind that the cluster need not serve; None if it does not."""
         try:
             return (await self.client.list(kind, **selectors)).items

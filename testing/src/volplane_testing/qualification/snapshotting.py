@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from volplane.kube.kinds import (
 )
 from volplane.kube.objects import Volume, VolumeSnapshot, VolumeSnapshotContent
 from volplane.kube.quantity import parse
-from volplane.snapshots.state import STOCK_LEASE, STOCK_SECONDS, handle_in_source
+from volplane.snapshots.state import STOCK_LEASE, handle_in_source
 from volplane.state.naming import handle_of
 from volplane_testing.qualification.report import Failed, Measured, NotPossible
 from volplane_testing.qualification.site import LABEL, Site
@@ -29,6 +29,8 @@ __all__ = ["restore", "snapshots"]
 
 READY_SECONDS: Final = 300.0
 """An upload takes its time; and a Lease that a stock controller left behind counts for a minute."""
+RENEWED_SECONDS: Final = 20.0
+"""A stock controller renews its Lease every five."""
 GROUP: Final = "snapshot.storage.k8s.io"
 
 
@@ -126,7 +128,8 @@ async def restore(site: Site) -> Measured:
 
 async def _possible(site: Site) -> None:
     """Raise NotPossible if the cluster does not serve the kinds, or the backend makes no snapshots."""
-    for kind in (VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOT_CLASSES):
+    kinds: tuple[Kind[Any], ...] = (VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOT_CLASSES)
+    for kind in kinds:
         if await site.served(kind) is None:
             raise NotPossible(f"the API server does not serve {kind.plural}.{GROUP}: its CRD is not installed")
     if not site.assets.makes_snapshots:
@@ -134,14 +137,23 @@ async def _possible(site: Site) -> None:
 
 
 async def _stock(site: Site) -> str:
-    """Return the Lease of a stock snapshot-controller that works here; "" if none does."""
-    found = await site.client.list(LEASES, field_selector=f"metadata.name={STOCK_LEASE}")
-    oldest = datetime.now(UTC) - timedelta(seconds=STOCK_SECONDS)
-    for lease in found.items:
-        renewed = lease.spec.renew_time
-        if lease.spec.holder_identity and renewed and datetime.fromisoformat(renewed) > oldest:
-            return f"the holder of Lease {lease.key}"
+    """Return the Lease that a stock snapshot-controller holds and renews; "" if none does. No clock is compared."""
+    first = await _held_leases(site)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + RENEWED_SECONDS
+    while first and loop.time() < end:
+        now = await _held_leases(site)
+        for key in now.keys() & first.keys():
+            if now[key] != first[key]:
+                return f"the holder of Lease {key}"
+        await asyncio.sleep(0.5)
     return ""
+
+
+async def _held_leases(site: Site) -> dict[str, str]:
+    """Return key and version of each Lease of a stock snapshot-controller that has a holder."""
+    found = await site.client.list(LEASES, field_selector=f"metadata.name={STOCK_LEASE}")
+    return {lease.key: lease.metadata.resource_version for lease in found.items if lease.spec.holder_identity}
 
 
 def _named_alike(site: Site, volume: Volume, stock: str) -> None:
