@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from volplane.binding import decide as binding
-from volplane.controller.actions import Action, LiveReads, Read, Settled, Wait, warning
+from volplane.controller.actions import Action, LiveReads, Patch, Read, Settled, Wait, warning
 from volplane.intents import record
 from volplane.intents.ownership import finalizer_step, held_for_reclaim
 from volplane.kube import names
@@ -133,7 +133,11 @@ class Whole:
         claim = binding.claim_of(volume, reference, cluster)
         # A claim of that name with another uid is another claim. That ours is gone is read live before it counts.
         if claim is None or claim.uid != reference.uid:
-            return require_claim_gone(volume, self._released(volume, reads), cluster, reads)
+            action = require_claim_gone(volume, self._released(volume, reads), cluster, reads)
+            if isinstance(action, Patch) and action.subresource == "status" and volume.status.phase == "Failed":
+                # Two processes that lead at once know different reasons, and would write over each other's without end.
+                return record.not_leading(cluster, reads) or action
+            return action
         return self._referenced(volume, claim, reads)
 
     def _delete(self, volume: Volume) -> Action:

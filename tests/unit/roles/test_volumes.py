@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from unit.binding.objects import claim, volume
 from unit.deciding import decide_volume, disk, read, state_with
 from volplane.binding.decide import is_promised
 from volplane.controller.actions import Delete, LiveReads, Patch, Read, Run, Settled, Wait
-from volplane.kube.kinds import CLAIMS, VOLUMES
-from volplane.kube.objects import KubeObject, Volume
+from volplane.kube.kinds import CLAIMS, LEASES, VOLUMES
+from volplane.kube.objects import KubeObject, Lease, Volume
 from volplane.state.naming import asset_key
 from volplane.state.progress import Deleted
 
@@ -35,6 +36,25 @@ def phase(action: Any) -> str:
     assert isinstance(action, Patch), action
     assert action.subresource == "status"
     return str(action.body["status"]["phase"])
+
+
+def test_of_two_processes_that_lead_at_once_the_one_with_the_lease_says_why_a_volume_failed() -> None:
+    """They know different reasons, and would write over each other's without end."""
+    lease = "volplane-system/volplane"
+    held: Any = {"finalizers": ["volplane.dev/reclaim"], "deletionTimestamp": DYING}
+    status = {"phase": "Failed", "message": "the other process says so"}
+    item = volume(claim=GONE, status=status, persistentVolumeReclaimPolicy="Delete", **held)
+    made = state_with(item, drivers=(DISK,), lease=lease)
+    made.progress.volumes.track(item.uid).unreported_failure = "the disk is busy"
+    made.fence = lambda: "1/us/uid-lease"
+    reads = read(CLAIMS, "default/gone")
+    assert decide_volume(item.name, made, reads) == Read(LEASES, lease, why="is this process still the leader?")
+    for holder in ("them", "us"):
+        spec = {"holderIdentity": holder, "leaseTransitions": 1}
+        reads.put(
+            LEASES, lease, msgspec.convert({"metadata": {"name": "volplane", "uid": "uid-lease"}, "spec": spec}, Lease)
+        )
+        assert isinstance(decide_volume(item.name, made, reads), Patch if holder == "us" else Wait)
 
 
 def test_a_volume_that_does_not_exist_needs_nothing() -> None:
