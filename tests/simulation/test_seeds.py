@@ -31,3 +31,21 @@ def test_nobody_gets_a_volume_that_its_backend_erases_though_the_policy_is_retai
 def test_nothing_is_asked_that_nobody_could_know(seed: int) -> None:
     report = run_seed(seed)
     assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(
+    ("seed", "scenario"),
+    [
+        pytest.param(456, "mixed", id="two that lead know different reasons why a volume failed"),
+        pytest.param(457, "tenants", id="one that was stopped goes on when the one that took its Lease is dead"),
+        pytest.param(463, "used", id="a pod of a claim that is gone uses what somebody makes a volume of again"),
+        pytest.param(432, "hostile", id="a tenant takes the protection of a claim that has not named its volume yet"),
+        pytest.param(450, "hostile", id="a restore brings back a claim that its tenant held"),
+        pytest.param(695, "trash", id="a claim that asked for a volume in the trash took another one, and goes later"),
+        pytest.param(641, "reused", id="a machine that is gone is detached from under the name of the next one"),
+        pytest.param(804, "reused", id="an attachment is about the disk that its volume had before"),
+    ],
+)
+def test_nor_in_these_scenarios(seed: int, scenario: str) -> None:
+    report = run_seed(seed, scenario=scenario)
+    assert report.passed, str(report)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from volplane.attach.desired import attachment_name
-from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json
+from volplane.kube import names
+from volplane_testing.simulation.cluster_view import ClusterView, Commit, Json, annotations_of
 from volplane_testing.simulation.disks import Disks, source_of
 from volplane_testing.simulation.trace import FirstViolation
 
@@ -73,7 +74,7 @@ class Attachments:
         for attachment in self.of(key):
             # One that somebody made by hand may come while a detach goes on, and is attached then.
             counts = attachment["metadata"]["name"].startswith("csi-") or attachment["status"].get("attached")
-            stays = "deletionTimestamp" not in attachment["metadata"] and counts
+            stays = "deletionTimestamp" not in attachment["metadata"] and counts and _is_about(attachment, key)
             if attachment["spec"]["nodeName"] == node and stays:
                 self._violations.report("no-late-detach", f"{key} is detached from {node}, where it is to be attached")
 
@@ -116,3 +117,9 @@ class Attachments:
             if any(asset == key for asset, _ in self.at & wanted):
                 continue  # Another pod has it, and it may be on one node at a time.
             yield "what-can-proceed-does", f"{key} is not attached to {node}, where a pod needs it"
+
+
+def _is_about(attachment: Json, key: str) -> bool:
+    """Tell whether it is about this asset by its record, if it has one: its volume may be another by that name now."""
+    record = annotations_of(attachment).get(names.INTENT, "")
+    return '"handle":' not in record or f'"handle":"{key.rpartition(":")[2]}"' in record

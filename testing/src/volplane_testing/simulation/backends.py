@@ -95,8 +95,8 @@ class Stored:
     ready: float = 0.0
     going: float | None = None
     asked: int = 0
-    nodes: list[str] = field(default_factory=list)
-    """To which it is attached."""
+    nodes: dict[str, str] = field(default_factory=dict)
+    """To which it is attached, and the machine that each is, if known."""
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ class SimulatedBackend(BackendSpec):
         if volume.owner is not None and stored.owner != volume.owner:
             raise AlreadyExists(f"{volume.handle} carries the marks {stored.owner}")
         if stored.nodes:
-            raise VolumeInUse(f"{volume.handle} is attached to {stored.nodes[0]}")
+            raise VolumeInUse(f"{volume.handle} is attached to {next(iter(stored.nodes))}")
         if self.traits.sees_mounts and self.listeners.mounted(volume.handle):
             raise VolumeInUse(f"{volume.handle} is mounted")
         now = asyncio.get_running_loop().time()
@@ -352,11 +352,13 @@ class AttachingBackend(LookingBackend):
         if stored is None:
             raise NotFound(f"{volume.handle} does not exist")
         if self.traits.strict and any(each != node for each in stored.nodes):
-            raise AttachedElsewhere(f"{volume.handle} is attached to {stored.nodes[0]}", node=stored.nodes[0])
+            other = next(iter(stored.nodes))
+            raise AttachedElsewhere(f"{volume.handle} is attached to {other}", node=other)
         if self._is_long(f"{volume.handle} to {node}", request.context):
             return InProgress(retry_after=1.0, state={"attaching": node})
-        if node not in stored.nodes:
-            stored.nodes.append(node)
+        known = node in stored.nodes
+        stored.nodes[node] = request.node.instance_id
+        if not known:
             self.listeners.attached(volume.handle, node)
         return Attachment(metadata={"device": f"/dev/{volume.name}"})
 
@@ -367,8 +369,10 @@ class AttachingBackend(LookingBackend):
         stored = self._memory.assets.get(volume.handle)
         if stored is None or node not in stored.nodes:
             return Done()
+        if "" not in (machines := {stored.nodes[node], request.node.instance_id}) and len(machines) > 1:
+            return Done()  # The machine that had this name before is gone, and what was attached to it.
         if self._is_long(f"{volume.handle} from {node}", request.context):
             return InProgress(retry_after=1.0, state={"detaching": node})
-        stored.nodes.remove(node)
+        del stored.nodes[node]
         self.listeners.detached(volume.handle, node)
         return Done()

@@ -53,7 +53,7 @@ class ChangingBackend(AttachingBackend):
     def delete(self, request: DeleteRequest) -> Done | InProgress:
         stored = self._memory.assets.get(request.volume.handle)
         if stored is not None and stored.nodes:
-            self.asked_while_attached(stored.handle, stored.nodes[0])
+            self.asked_while_attached(stored.handle, next(iter(stored.nodes)))
         return super().delete(request)
 
     @hookimpl

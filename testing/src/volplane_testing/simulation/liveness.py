@@ -19,6 +19,7 @@ from volplane_testing.simulation.nodes import Nodes
 from volplane_testing.simulation.process import ATTEMPTS
 from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.simulation.safety import recycles
+from volplane_testing.simulation.tenants import OWN_FINALIZER
 
 __all__ = ["MOST_WRITES", "Liveness"]
 
@@ -89,7 +90,8 @@ class Liveness:
         annotations = annotations_of(claim)
         if "deletionTimestamp" in claim["metadata"]:
             users = self._pods_on_nodes(claim)
-            if not users:
+            # A restore may bring back a claim that its tenant holds.
+            if not users and finalizers_of(claim) != [OWN_FINALIZER]:
                 yield "no-stuck-finalizer", f"cannot go: {finalizers_of(claim)}"
             return
         if names.BIND_COMPLETED in annotations:

@@ -30,7 +30,7 @@ class Promises:
         """Tell whether the volume must keep its contents, because the claim it was reserved for never had it.
 
         A process that let that claim go without having seen the reservation could not know: the answer to the write was
-        lost, and no watch has brought the volume since.
+        lost, and no watch has brought the volume since. Nor could any where a user took the protection of the claim.
         """
         uid, taker = volume["metadata"]["uid"], reference_of(volume).get("uid", "")
         return (uid, taker) in self._promised and taker not in self._pointed and uid not in self._deleted
@@ -46,10 +46,11 @@ class Promises:
             case "claim":
                 if commit.new is not None and commit.new["spec"].get("volumeName"):
                     self._pointed.add(commit.new["metadata"]["uid"])
-                if commit.by_controller and commit.old is not None and _let_go(commit.old, commit.new):
+                if commit.old is not None and _let_go(commit.old, commit.new):
                     self._forget_unseen(commit.who, commit.old["metadata"]["uid"])
 
     def _forget_unseen(self, who: str, claim_uid: str) -> None:
+        """Forget promises that whoever let the claim go did not see, as a user who removed its protection."""
         for uid, taker in [promise for promise in self._promised if promise[1] == claim_uid]:
             name = next((key for key, each in self._view.volumes.items() if each["metadata"]["uid"] == uid), "")
             seen = self.believed[who](name) if who in self.believed else None

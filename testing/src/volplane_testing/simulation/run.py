@@ -305,8 +305,12 @@ class _Simulation:
         if not self._working():
             pause = self._chance.between(0.0, 3.0, f"{process.name} restart") ** 2
             self._loop.call_later(pause, self._start_if_none)
-        elif process.name == self._election.holder:
-            # The remaining process takes the lease.
+        else:
+            self._inherit()
+
+    def _inherit(self) -> None:
+        """Let a process that works take the Lease of one that died."""
+        if self._election.holder not in {each.name for each in self._living}:
             heir = self._working()[-1]
             heir.lead_again(self._election.take(heir.name))
 
@@ -315,7 +319,11 @@ class _Simulation:
         return [each for each in self._living if each.name not in self._stops.stalled and not each.network.apart]
 
     def _start_if_none(self) -> None:
-        if not self._working() and self._violations.violation is None:
+        if self._violations.violation is not None:
+            return
+        if self._working():
+            self._inherit()  # One that was stopped, or cut off, works again.
+        else:
             self._start_process()
 
     def _record(self, who: str, event: EventRecord) -> None:

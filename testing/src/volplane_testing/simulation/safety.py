@@ -154,6 +154,10 @@ class Safety:
         if old is None:
             self._born[uid] = _now()
             self._last.pop(source_of(new["spec"]), None)
+            disk = self._disks.of(new["spec"])
+            if disk is not None and disk.forced and not commit.by_controller:
+                # Whoever makes another volume of it answers for the pods of a claim that was removed by force.
+                disk.mounts.clear()
             return
         if not commit.by_controller:
             if reference_of(old) != reference_of(new) or _intent(old) != _intent(new):

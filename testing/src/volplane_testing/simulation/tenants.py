@@ -11,10 +11,10 @@ from volplane.kube import names
 from volplane_testing.simulation.cluster_view import Json, annotations_of, finalizers_of
 from volplane_testing.simulation.run_context import RunContext
 
-__all__ = ["Tenant", "write_hostility"]
+__all__ = ["OWN_FINALIZER", "Tenant", "write_hostility"]
 
 _CLAIMS: Final = "/api/v1/namespaces/default/persistentvolumeclaims"
-_OWN: Final = "example.com/mine"
+OWN_FINALIZER: Final = "example.com/mine"
 _WRITES: Final = (
     "bare",
     "bare",
@@ -56,7 +56,7 @@ class Tenant:
                 self._patch(claim, {"metadata": bare})
                 self.end_claim(claim)
             case "held":
-                self._patch(claim, {"metadata": {**bare, "finalizers": [_OWN]}})
+                self._patch(claim, {"metadata": {**bare, "finalizers": [OWN_FINALIZER]}})
                 self._send("DELETE", f"{_CLAIMS}/{claim}")
             case "own volume" | "another volume":
                 taken = f"pvc-{uid}" if thing == "own volume" else "elsewhere"
@@ -80,7 +80,7 @@ class Tenant:
         """Delete the claim, and take away what would hold it: the tenant wants its name, and its quota, back."""
         self._send("DELETE", f"{_CLAIMS}/{claim}")
         found = self._view.claims.get(f"default/{claim}")
-        if found is not None and _OWN in finalizers_of(found):
+        if found is not None and OWN_FINALIZER in finalizers_of(found):
             self._hidden.add(found["metadata"]["uid"])
             self._patch(claim, {"metadata": {"finalizers": None}})
 

@@ -77,7 +77,8 @@ class KeptVolumes:
         if not (seconds or record) or made_for_it:
             return
         since = self._since.get((volume["metadata"]["uid"], released))
-        begun = self._gone.get(released, since) if holder is None else since
+        # Its claim may have taken another volume, and have lived on while this one was in the trash.
+        begun = min(since, self._gone.get(released, since)) if since is not None and holder is None else since
         if since is None or begun is None or _now() < begun + seconds:
             when = "never" if since is None else f"{_now() - since:.1f} s ago"
             text = f"volume {name} is destroyed, which is kept for {seconds} s and was put into the trash {when}"
