@@ -72,7 +72,7 @@ def decide_snapshot(key: str, state: SnapshotState, reads: LiveReads) -> Action:
 
 
 def _dynamic(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> Action:
-    content = state.content_of(snapshot)
+    content = _bound_to(snapshot, state) or state.content_of(snapshot)
     if content is not None:
         return _dynamic_content(snapshot, content, state)
     if is_terminal(snapshot.status.error):
@@ -350,7 +350,10 @@ def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
 
 
 def _bound_to(snapshot: VolumeSnapshot, state: SnapshotState) -> VolumeSnapshotContent | None:
-    """Return the content that is bound to the VolumeSnapshot. Its status may be a tenant's, and name another one."""
+    """Return the content that is bound to the VolumeSnapshot.
+
+    Its status may be a tenant's, and name another one; but of members of a group it alone tells the name.
+    """
     for name in (snapshot.status.bound_volume_snapshot_content_name, content_name_of(snapshot)):
         content = state.contents.get(name)
         if content is not None and content.spec.volume_snapshot_ref.uid and names_snapshot(content, snapshot):

@@ -302,6 +302,15 @@ def test_the_content_of_a_cut_snapshot_is_looked_for_live_then_on_the_storage() 
     assert (action.verb, action.asset, action.driver) == (SEEK, "snapcontent-uid-s", DRIVER)
 
 
+def test_a_content_under_another_name_that_names_the_snapshot_is_its_own() -> None:
+    """As those that a stock controller makes for the members of a group."""
+    shown = SHOWN | {"boundVolumeSnapshotContentName": "snapcontent-sha"}
+    member = snapshot(**DAILY, finalizers=BOTH, status=shown)
+    assert decided(*source(), member, content("snapcontent-sha", status=READY), snapshot_class()) == Settled()
+    theirs = content("snapcontent-sha", uid="another", status=READY)
+    assert isinstance(decided(*source(), member, theirs, snapshot_class()), Read)
+
+
 def test_where_contents_are_not_served_for_a_while_none_counts_as_gone() -> None:
     reads = LiveReads()
     reads.put(VOLUME_SNAPSHOT_CONTENTS, "other", None)
