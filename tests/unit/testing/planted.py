@@ -31,6 +31,7 @@ from volplane import (
     ExpandRequest,
     FindRequest,
     InProgress,
+    ListedArchive,
     ListedAsset,
     ListRequest,
     NotFound,
@@ -267,6 +268,24 @@ class DropsTheGeneration(MemoryBackend):
         return AssetPage(assets=assets, next_page=page.next_page)
 
 
+class ListsAssetsForArchives(MemoryBackend):
+    """It says that it keeps archives, and does not look whether it is asked for those."""
+
+    @hookimpl
+    def describe(self, request: DescribeRequest) -> DriverInfo:
+        return replace(super().describe(request), archives=True)
+
+
+class CallsAssetsArchives(ListsAssetsForArchives):
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        page = super().list_assets(request)
+        if not request.archives:
+            return page
+        archives = tuple(ListedArchive(place=each.handle, volume=each.name) for each in page.assets)
+        return AssetPage(assets=(), archives=archives, next_page=page.next_page)
+
+
 class TalksAboutTheWeather(MemoryBackend):
     def __init__(self, options: Mapping[str, Any], *, storage: MemoryStorage) -> None:
         super().__init__(options, storage=storage)
@@ -372,6 +391,8 @@ BUGS: dict[type[MemoryBackend], str] = {
     ForgetsToReturn: "attach-and-detach-work",
     CountsPages: "list-is-complete-while-things-change",
     DropsTheGeneration: "list-shows-the-marks",
+    ListsAssetsForArchives: "archives-are-listed-apart",
+    CallsAssetsArchives: "archives-are-listed-apart",
     MarksLast: "a-crash-in-the-middle-of-provision-is-made-whole",
     MarksLastButMends: "a-crash-in-the-middle-of-provision-leaves-nothing-unseen",
     UnmarksFirst: "a-crash-in-the-middle-of-delete-is-finished",

@@ -233,20 +233,19 @@ class Instance:
         return [snapshot for page in pages_of(self, ListSnapshotsRequest) for snapshot in page.snapshots]
 
 
-def pages_of(instance: Instance, kind: type[ListRequest | ListSnapshotsRequest]) -> Any:
+def pages_of(instance: Instance, ask: Callable[..., ListRequest | ListSnapshotsRequest]) -> Any:
     """The pages of one listing, each fetched when it is asked for."""
     token: str | None = None
+    hook = ask(context=instance.context()).hook
     for _ in range(_MOST_PAGES):
-        page = instance.patiently(kind.hook, kind(context=instance.context(), page=token))
+        page = instance.patiently(hook, ask(context=instance.context(), page=token))
         yield page
         if page.next_page is None:
             return
         if page.next_page == token:
-            raise Violation(
-                f"{kind.hook} answers page {token!r} with the same page as the next one: it would never end"
-            )
+            raise Violation(f"{hook} answers page {token!r} with the same page as the next one: it would never end")
         token = page.next_page
-    raise Violation(f"{kind.hook} has more than {_MOST_PAGES} pages")
+    raise Violation(f"{hook} has more than {_MOST_PAGES} pages")
 
 
 class Kept:

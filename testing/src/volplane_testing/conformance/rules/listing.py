@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from volplane.assets import AssetPage, ListedAsset, VolumeSource
@@ -160,6 +161,19 @@ def list_survives_a_strange_page(bench: Bench) -> None:
         bench.require(type(error).__name__ != "OutcomeUnknown", f"a strange page token is an accident: {error}")
 
 
+@rule("list_assets", after=(list_is_complete_over_pages,))
+def archives_are_listed_apart(bench: Bench) -> None:
+    """With `DriverInfo.archives`, a list of archives has no assets, and a volume that lives is no archive."""
+    if not bench.info.archives:
+        raise NotApplicable("it keeps nothing of deleted assets (`DriverInfo.archives`)")
+    made = bench.make()
+    pages: list[AssetPage] = list(pages_of(bench.instance, partial(ListRequest, archives=True)))
+    assets = [each.handle for page in pages for each in page.assets]
+    bench.require(not assets, f"list_assets lists assets where archives are asked for: {assets[:5]}")
+    names = [each.volume for page in pages for each in page.archives]
+    bench.require(made.demand.name not in names, f"list_assets calls {made.demand.name} an archive, and it lives")
+
+
 @rule("get_capacity", sanity="GetCapacity should return capacity (no optional values added)")
 def capacity_is_a_size(bench: Bench) -> None:
     """`get_capacity` answers with and without parameters, and is never negative."""
@@ -226,6 +240,7 @@ RULES = (
     list_is_complete_over_pages,
     list_is_complete_while_things_change,
     list_survives_a_strange_page,
+    archives_are_listed_apart,
     capacity_is_a_size,
     capacity_is_used_and_given_back,
     capacity_ends,
