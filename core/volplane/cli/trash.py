@@ -85,15 +85,16 @@ def trash(
         raise typer.BadParameter("--yes needs --purge VOLUME")
     console = Console()
     rows, archiving = asyncio.run(_trash(console, kubeconfig, of, purge, yes=yes))
+    # Before backends are asked, which may take long.
+    if output is Output.TEXT and rows:
+        console.table(HEADERS, [row.cells() for row in rows], most=MOST_ROWS)
+    elif output is Output.TEXT:
+        console.line("nothing is in the trash")
     archives = Archives() if purge else asyncio.run(read_archives(http, of, wanted=bool(archiving)))
     if output is not Output.TEXT:
         volumes = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
         console.data({"volumes": volumes, "archives": archives.rows, "untold": archives.untold}, output)
         return
-    if rows:
-        console.table(HEADERS, [row.cells() for row in rows], most=MOST_ROWS)
-    else:
-        console.line("nothing is in the trash")
     if archives.rows:
         console.heading("Archives")
         console.table(OF_ARCHIVES, [cells_of(each) for each in archives.rows], most=MOST_ROWS)
