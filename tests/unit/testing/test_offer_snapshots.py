@@ -34,9 +34,11 @@ def example() -> Iterator[ModuleType]:
         sys.modules.pop(name, None)
 
 
-def test_the_page_shows_the_example_word_for_word() -> None:
+def test_the_page_shows_parts_of_the_example_word_for_word() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
-    assert blocks == [(EXAMPLE / "volplane_snapshots.py").read_text("utf-8")]
+    example = (EXAMPLE / "volplane_snapshots.py").read_text("utf-8")
+    assert len(blocks) == 2
+    assert [block for block in blocks if block not in example] == []
 
 
 def test_folders_with_snapshots_keep_every_rule(example: ModuleType, tmp_path: Path) -> None:
