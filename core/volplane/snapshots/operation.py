@@ -136,7 +136,10 @@ class SnapshotOperations:
     async def _end_started(
         self, content: VolumeSnapshotContent, driver: DriverView, progress: ContentProgress, none: Lost | Removed
     ) -> None:
-        """Call again what answered `InProgress`, before whose end `Absent` proves nothing; then there is none."""
+        """Call again what answered `InProgress`, before whose end `Absent` proves nothing; then there is none.
+
+        Of a source that is gone nothing comes any more; and a deletion takes a refusal that left nothing for the end.
+        """
         intent = intent_of(content)
         # What was started is followed to its end, but for a volume that is gone, or another claim's.
         if intent is None or intent.state is None or self.state.source_of(content) is None:
@@ -144,8 +147,10 @@ class SnapshotOperations:
             return
         try:
             await self._cut(content, driver, progress)
-        except errors.NotFound:
-            progress.reached(none)  # Its source is gone, so nothing comes of it any more.
+        except errors.BackendError as error:
+            if not isinstance(error, errors.NotFound) and not (error.nothing_left and isinstance(none, Removed)):
+                raise
+            progress.reached(none)
 
     async def _look(self, content: VolumeSnapshotContent, driver: DriverView) -> Snapshot | None:
         intent, source = intent_of(content), content.spec.source
@@ -200,18 +205,9 @@ class SnapshotOperations:
         if live is None or live.uid != run.uid:
             return
         await self._require_unused(live, driver)
-        handle, intent = live.status.snapshot_handle or live.spec.source.snapshot_handle, intent_of(live)
-        if not handle and isinstance(progress.step, Cut):
-            handle = progress.step.snapshot.handle
+        intent, handle = intent_of(live), await self._handle_to_delete(live, driver, progress)
         if not handle:
-            found = await self._look(live, driver)
-            if found is None:
-                self._absent(progress, driver)
-                await self._end_started(live, driver, progress, Removed())
-                if not isinstance(progress.step, Cut):
-                    return
-                found = progress.step.snapshot
-            handle = found.handle
+            return
         if intent is not None and intent.cluster != (ours := self.state.cluster.cluster_id):
             # The object was copied here. Its snapshot is for its own cluster to judge, as the volumes of that are.
             whose = f"snapshot {handle} was made in cluster {intent.cluster!r}, not in {ours!r}"
@@ -228,6 +224,20 @@ class SnapshotOperations:
             progress.reached(Removing(dict(result.state), self.deps.next_due(result.retry_after), given))
         else:
             progress.reached(Removed())
+
+    async def _handle_to_delete(
+        self, live: VolumeSnapshotContent, driver: DriverView, progress: ContentProgress
+    ) -> str:
+        """Return the handle of the snapshot; "" if it is proven that there is none, or what was started goes on."""
+        if handle := live.status.snapshot_handle or live.spec.source.snapshot_handle:
+            return handle
+        if isinstance(progress.step, Cut):
+            return progress.step.snapshot.handle
+        if (found := await self._look(live, driver)) is not None:
+            return found.handle
+        self._absent(progress, driver)
+        await self._end_started(live, driver, progress, Removed())
+        return progress.step.snapshot.handle if isinstance(progress.step, Cut) else ""
 
     async def _require_unused(self, live: VolumeSnapshotContent, driver: DriverView) -> None:
         """Raise Again unless the live content may lose its snapshot: policy, marks and VolumeSnapshot say so."""

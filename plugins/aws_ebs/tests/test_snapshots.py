@@ -175,6 +175,16 @@ def test_what_cannot_be_used_now_says_why(region: Any, changes: Any, told: str) 
     assert told in found.state
 
 
+@pytest.mark.parametrize("code", ["SnapshotLimitExceeded", "UnauthorizedOperation"])
+def test_a_cut_that_ec2_refuses_leaves_nothing_for_which_a_deletion_would_wait(region: Any, code: str) -> None:
+    asset = region.provision()
+    region.refuse("CreateSnapshot", code)
+    with pytest.raises((ResourceExhausted, PermissionDenied)) as raised:
+        region.snapshot(asset)
+    assert raised.value.nothing_left
+    assert region.fake.snapshots == {}
+
+
 def test_too_many_pending_snapshots_of_a_volume_make_only_that_one_wait(new_region: Any) -> None:
     region = new_region(Behaviour(snapshot_interval=0.0, snapshot_seconds=100.0, pending_snapshots=2))
     one, other = region.provision("u1"), region.provision("u2")

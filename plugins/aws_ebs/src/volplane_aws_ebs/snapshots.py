@@ -179,9 +179,13 @@ class Snapshotter:
             )
         except AwsError as error:
             self._ec2.batches.snapshot_names.invalidate(key)
-            if outcome_unknown(error):
+            # A limit is found before anything is made; of other calls that is not as sure.
+            if outcome_unknown(error) and not error.code.endswith("LimitExceeded"):
                 self._uncertain_until.put(key, self._ec2.clock() + SETTLE_SECONDS)
-            raise
+                raise
+            failure = self._ec2.backend_error(error, f"make snapshot {request.name}")
+            failure.nothing_done = True  # Nor has an earlier call made anything, as it would be shown by now.
+            raise failure from error
         self._ec2.batches.snapshot_names.invalidate(key)
         self._uncertain_until.put(key, self._ec2.clock() + SETTLE_SECONDS)
         made = Ec2Snapshot.of(answer)
