@@ -143,6 +143,17 @@ CAUGHT_TRASH: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug of the trash -> a seed of the scenario `trash` that shows it, and the invariant that breaks."""
 
+CAUGHT_SNAPSHOTS: Mapping[str, tuple[int, str]] = {
+    "cut_again_when_the_content_is_lost": (7, "one-cut"),
+    "release_the_claim_before_the_cut": (2, "held-until-cut"),
+    "forget_the_snapshot_of_a_lost_content": (6, "no-leak"),
+    "delete_under_retain": (7, "policy-ignored"),
+    "bind_a_claim_with_a_source_to_any_volume": (0, "made-for-it"),
+    "restore_from_an_unready_snapshot": (3, "restored-as-cut"),
+    "take_no_answer_for_none": (36, "no-leak"),
+}
+"""Planted bug of snapshots -> a seed of the scenario `snapshots` that shows it, and the invariant that breaks."""
+
 ALL_CAUGHT = (
     CAUGHT,
     CAUGHT_ATTACHING,
@@ -156,6 +167,7 @@ ALL_CAUGHT = (
     CAUGHT_HOSTILE,
     CAUGHT_ON_NODES,
     CAUGHT_TRASH,
+    CAUGHT_SNAPSHOTS,
 )
 """All tables above, in the order of docs/design/simulation.md."""
 

@@ -21,6 +21,7 @@ from simulation.planting import Plant, planted
 from simulation.plants import PLANTS
 from simulation.reused_plants import REUSED_PLANTS
 from simulation.scrub_plants import SCRUB_PLANTS
+from simulation.snapshot_plants import SNAPSHOT_PLANTS
 from simulation.tenant_plants import TENANT_PLANTS
 from simulation.trash_plants import TRASH_PLANTS
 from volplane_testing.simulation.distributed import DistributedRun
@@ -38,6 +39,7 @@ ALONE = {
     **DAMAGE_PLANTS,
     **TENANT_PLANTS,
     **TRASH_PLANTS,
+    **SNAPSHOT_PLANTS,
 }
 ALL = {**PLANTS, **OF_ATTACHMENTS, **ALONE, **DISTRIBUTED_PLANTS}
 SCENARIO = {
@@ -50,6 +52,7 @@ SCENARIO = {
     **dict.fromkeys(DAMAGE_PLANTS, "damaged"),
     **dict.fromkeys(TENANT_PLANTS, "hostile"),
     **dict.fromkeys(TRASH_PLANTS, "trash"),
+    **dict.fromkeys(SNAPSHOT_PLANTS, "snapshots"),
 }
 """Of a plant for which the seed does not choose the scenario."""
 

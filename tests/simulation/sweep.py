@@ -40,6 +40,7 @@ PLANTED: Mapping[str, tuple[int, str]] = {
     **recorded.CAUGHT_DAMAGED,
     **recorded.CAUGHT_HOSTILE,
     **recorded.CAUGHT_TRASH,
+    **recorded.CAUGHT_SNAPSHOTS,
     **ON_NODES,
 }
 """Planted bug -> its seed, and the invariant that breaks."""

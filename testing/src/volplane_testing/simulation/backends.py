@@ -63,7 +63,8 @@ class BackendTraits:
     erases by itself instead of asking for a scrubber pod. fenced: a call of an earlier term of a Lease is refused.
     tokens: a client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0
     then). sees_mounts: an asset in use is not deleted. notated: assets are iSCSI units (`NotatedBackend`). attaches:
-    assets are attached to nodes before they are mounted; strict: and never to a second one.
+    assets are attached to nodes before they are mounted; strict: and never to a second one. cuts: there are snapshots
+    (`CuttingBackend`).
     """
 
     zones: tuple[str, ...] = ()
@@ -79,6 +80,7 @@ class BackendTraits:
     notated: bool = False
     attaches: bool = False
     strict: bool = True
+    cuts: bool = False
 
 
 @dataclass(slots=True, eq=False)

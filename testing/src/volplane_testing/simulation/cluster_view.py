@@ -38,9 +38,12 @@ KINDS: Final[Mapping[str, str]] = {
     "storageclasses.storage.k8s.io": "class",
     "nodes": "node",
     "volumeattachments.storage.k8s.io": "attachment",
+    "volumesnapshots.snapshot.storage.k8s.io": "snapshot",
+    "volumesnapshotcontents.snapshot.storage.k8s.io": "content",
 }
 _DYNAMIC: Final = "pvc-"
 _SCRUB: Final = "volplane-scrub-"
+_OF_SNAPSHOTS: Final = ("snapshot-", "snapcontent-")
 _RECLAIM: Final = "volplane.dev/reclaim"
 
 
@@ -88,7 +91,7 @@ class Commit(msgspec.Struct, frozen=True, eq=False):
 
 
 class ClusterView:
-    """Every volume, claim, pod, class, node and attachment as it is now, by key. `listeners` get each commit."""
+    """Every object of these kinds as it is now, by key. `listeners` get each commit."""
 
     def __init__(self, server: ApiServer, trace: Trace) -> None:
         self.server = server
@@ -98,6 +101,8 @@ class ClusterView:
         self.classes: dict[str, Json] = {}
         self.nodes: dict[str, Json] = {}
         self.attachments: dict[str, Json] = {}
+        self.snapshots: dict[str, Json] = {}
+        self.contents: dict[str, Json] = {}
         self.claims_by_uid: dict[str, Json] = {}
         self.listeners: list[Callable[[Commit], None]] = []
         self.writes: Counter[tuple[str, str]] = Counter()
@@ -107,6 +112,7 @@ class ClusterView:
         self._trace = trace
         self._who = ""
         self._claim_names: dict[str, str] = {}
+        self._snapshot_names: dict[str, str] = {}
         self._scrubs: dict[str, str] = {}
         self._scrubbed: dict[str, str] = {}
         self._created: Counter[str] = Counter()
@@ -117,6 +123,8 @@ class ClusterView:
             "class": self.classes,
             "node": self.nodes,
             "attachment": self.attachments,
+            "snapshot": self.snapshots,
+            "content": self.contents,
         }
         for storage, kind in KINDS.items():
             server.store.subscribe(storage, partial(self._committed, kind))
@@ -146,6 +154,9 @@ class ClusterView:
             return f"pvc({self._claim_names.get(name.removeprefix(_DYNAMIC), name[-6:])})"
         if name.startswith(_SCRUB):
             return self._scrubs.get(name, name)
+        for prefix in _OF_SNAPSHOTS:
+            if (known := self._snapshot_names.get(name.removeprefix(prefix))) is not None:
+                return f"{prefix}({known})"
         return name
 
     def _committed(self, kind: str, change: Change) -> None:
@@ -162,6 +173,9 @@ class ClusterView:
             self._index_claim(change.key, uid, old, new)
         elif kind == "volume":
             self._follow_volume(change.key, uid, old, new)
+        elif kind == "snapshot" and old is None:
+            self._created[change.key] += 1
+            self._snapshot_names[uid] = f"{change.key.rpartition('/')[2]}#{self._created[change.key]}"
         commit = Commit(self._who, kind, self.spell(change.key.rpartition("/")[2]), old, new)
         if commit.by_controller:
             self.writes[commit.name, uid] += 1

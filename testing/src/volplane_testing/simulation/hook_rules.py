@@ -19,7 +19,9 @@ from volplane_testing.simulation.trace import FirstViolation
 
 __all__ = ["CHANGING", "HookRules"]
 
-CHANGING: Final = frozenset({"provision", "delete", "recycle", "expand", "modify", "attach", "detach"})
+CHANGING: Final = frozenset(
+    {"provision", "delete", "recycle", "expand", "modify", "attach", "detach", "create_snapshot", "delete_snapshot"}
+)
 """Hooks that change storage."""
 _ONE_AT_A_TIME: Final = frozenset({"start", "probe", "list_assets"})
 

@@ -13,15 +13,18 @@ from volplane import (
     Asset,
     AttachRequest,
     DeleteRequest,
+    DeleteSnapshotRequest,
     DetachRequest,
     Done,
     Erased,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     ListRequest,
     ModifyRequest,
     ProvisionRequest,
     RecycleRequest,
+    SnapshotRequest,
     Throttled,
     Unavailable,
     hookimpl,
@@ -133,6 +136,18 @@ class FaultInjector:
     @hookimpl(wrapper=True)
     def detach(self, request: DetachRequest) -> Generator[None, Any, Any]:
         return (yield from self._around("detach", request.volume.name, request))
+
+    @hookimpl(wrapper=True)
+    def create_snapshot(self, request: SnapshotRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("create_snapshot", request.name, request))
+
+    @hookimpl(wrapper=True)
+    def find_snapshot(self, request: FindSnapshotRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("find_snapshot", request.name or request.handle, request))
+
+    @hookimpl(wrapper=True)
+    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Generator[None, Any, Any]:
+        return (yield from self._around("delete_snapshot", request.handle, request))
 
     @hookimpl(wrapper=True)
     def list_assets(self, request: ListRequest) -> Generator[None, Any, Any]:

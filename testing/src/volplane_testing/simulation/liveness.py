@@ -5,7 +5,7 @@ They are checked on the objects alone and share no code with the decisions of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from volplane.kube import names
@@ -42,6 +42,8 @@ class Liveness:
     def __init__(
         self, run_context: RunContext, actors: Actors, nodes: Nodes, externals: Mapping[str, ExternalBackend]
     ) -> None:
+        self.holds: Callable[[Json], bool] = lambda _claim: False
+        """Whether a claim that is being deleted is held because something is still made of it."""
         self._unscrubbed = {role for role, external in externals.items() if not external.scrubs}
         self._view = run_context.view
         self._disks = run_context.disks
@@ -91,12 +93,14 @@ class Liveness:
         if "deletionTimestamp" in claim["metadata"]:
             users = self._pods_on_nodes(claim)
             # A restore may bring back a claim that its tenant holds.
-            if not users and finalizers_of(claim) != [OWN_FINALIZER]:
+            if not users and finalizers_of(claim) != [OWN_FINALIZER] and not self.holds(claim):
                 yield "no-stuck-finalizer", f"cannot go: {finalizers_of(claim)}"
             return
         if names.BIND_COMPLETED in annotations:
             yield from self._wrong_bound(claim)
             return
+        if claim["spec"].get("dataSource"):
+            return  # `Snapshots` knows when it could be made.
         if (volume := self._could_bind(claim)) is not None:
             yield "what-can-proceed-does", f"is not bound, though volume {volume} is there for it"
         elif self._could_be_provisioned(claim):

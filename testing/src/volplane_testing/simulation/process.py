@@ -102,7 +102,7 @@ class ProcessParts:
 
     calm_since: loop time at which faults ended; infinity: not yet. restart: ends the process, and starts another one.
     fenced: called with the later term for which a storage refused a call. attaches: it runs the controllers of
-    attachments.
+    attachments. cuts: and those of snapshots.
     """
 
     drivers: Sequence[Driver]
@@ -119,6 +119,7 @@ class ProcessParts:
     rules: HookRules
     seed: int
     attaches: bool
+    cuts: bool
     installation: Installation = FIRST
 
 
@@ -184,6 +185,13 @@ class Process:
         if self.plane is not None:
             self._looking = asyncio.get_running_loop().create_task(self.plane.resync(), context=self._context())
 
+    def look_again(self, queue: str) -> None:
+        """Queue the keys of one queue as the resync does, which comes every ten minutes."""
+        for runner in self.plane.runners if self.plane is not None else ():
+            if self.plane is not None and runner.name == queue:
+                for key in self.plane.controllers[queue].resync():
+                    runner.enqueue(key)
+
     def _may_begin(self) -> bool:
         return self.leadership.may_begin()
 
@@ -228,6 +236,7 @@ class Process:
                 {"provisioner", "expander", "assigner", "capacity"}
                 | ({"binder", "reclaimer", "protection"} if installation.binds else set())
                 | ({"attacher", "attach-detach"} if parts.attaches else set())
+                | ({"snapshot-controller", "snapshotter"} if parts.cuts else set())
             ),
             cluster_id=CLUSTER_ID,
             namespace=installation.namespace,

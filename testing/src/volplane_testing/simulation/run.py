@@ -34,6 +34,7 @@ from volplane_testing.simulation.process import FIRST, Installation, Process, Pr
 from volplane_testing.simulation.run_context import NAMESPACE, RunContext
 from volplane_testing.simulation.schedule import Action, Schedule
 from volplane_testing.simulation.server_faults import ServerFaults
+from volplane_testing.simulation.snapshots import Snapshots
 from volplane_testing.simulation.storages import Storages, check_attachments
 from volplane_testing.simulation.tenants import Tenant
 from volplane_testing.simulation.trace import InvariantViolation, Trace
@@ -50,6 +51,8 @@ QUIET: Final = 100.0
 """Virtual seconds without a write after which a run counts as at rest."""
 COMPARED: Final = 2.5 * INTERVAL
 """The same where volumes are attached: what the storage shows is believed at the second look."""
+RESYNC: Final = 60.0
+"""Virtual seconds without faults after which a resync comes; once is enough."""
 MOST_CRASHES: Final = 5
 CAUGHT_UP: Final = 5.0
 """Virtual seconds after which a process has seen every object that existed when it started."""
@@ -171,7 +174,9 @@ class _Simulation:
         others = (Interruptions(run_context).actions, Twins(run_context).actions, self._second.actions)
         tenant = Tenant(run_context, self._actors.hidden)
         self._kept = KeptVolumes(run_context)
-        for each in (self._changes.actions, *others, tenant.actions, self._kept.actions):
+        self._snapshots = Snapshots(run_context, self._storages.simulated)
+        self._liveness.holds = self._snapshots.holds
+        for each in (self._changes.actions, *others, tenant.actions, self._kept.actions, self._snapshots.actions):
             self._process_actions = {**self._process_actions, **each}
         self._changes.prepare()
         self._reused: NamesUsedAgain | None = None
@@ -277,6 +282,7 @@ class _Simulation:
                 rules=self._run_context.hook_rules,
                 seed=self._schedule.seed,
                 attaches=self._schedule.alpha.attaches,
+                cuts=self._schedule.alpha.cuts,
                 installation=installation,
             ),
         )
@@ -349,7 +355,7 @@ class _Simulation:
         self._calm_since = self._loop.time()
         self._injector.down.clear()
         self._storages.calm()
-        for each in (self._nodes, self._changes, self._server_faults, self._kept):
+        for each in (self._nodes, self._changes, self._server_faults, self._kept, self._snapshots):
             each.recover()
         if self._reused is not None:
             self._reused.recover()
@@ -359,6 +365,7 @@ class _Simulation:
             self._crash(stopped, "its lease is over")
         while (many := len(self._living)) > 1:
             self._crash(self._living[int(self._chance.number(f"who stays {many}") * many)], "another one leads")
+        self._loop.call_later(RESYNC, self._look_at_sources)
         version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS
         quiet = COMPARED if self._schedule.alpha.attaches else QUIET
         while self._violations.violation is None:
@@ -374,10 +381,16 @@ class _Simulation:
                 text = f"after an hour without faults there is still something to do: {process and process.reasons()}"
                 self._violations.report("comes-to-rest", text)
 
+    def _look_at_sources(self) -> None:
+        """Find claims that a process held for a snapshot before it died: no other object tells of them."""
+        for process in self._living:
+            process.look_again("snapshot-sources")
+
     def _take_stock(self, process: Process) -> None:
         self._storages.take_stock()
         self._liveness.check(process)
         self._changes.check(process.reasons())
+        self._snapshots.check(process.reasons())
         for driver in process.unchecked():
             self._violations.report("hooks-end-nothing", f"nobody checks driver {driver} for leaks any more")
         if self._violations.violation is None:

@@ -42,7 +42,7 @@ class Scenario:
     in another notation. damaged: Leases and marks of terms whose numbers are damaged. reused: claims whose volumes are
     restored under their names or attached twice, and nodes that are registered again. hostile: claims whose tenant
     writes all that may be written; hooks are cancelled, too. trash: claims for whose kept volumes
-    somebody asks. alone: only the name of the scenario chooses it.
+    somebody asks. snapshots: claims of which snapshots are cut. alone: only the name of the scenario chooses it.
     """
 
     claims: tuple[int, int] = (2, 5)
@@ -76,6 +76,7 @@ class Scenario:
     attaches: bool = False
     reused: float = 0.0
     trash: float = 0.0
+    snapshots: float = 0.0
     alone: bool = False
 
 
@@ -246,6 +247,27 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         tenants=0.1,
         restores=0.0,
         leaders=0.4,
+        class_changes=0.0,
+        switches=0.0,
+        forced=0.0,
+        grown=0.0,
+        lags=(0.0, 0.5, 5.0),
+    ),
+    "snapshots": Scenario(
+        alone=True,
+        snapshots=0.9,
+        trash=0.3,
+        claims=(2, 4),
+        static=(0, 0),
+        classes=("fast", "fast", "kept", "keep"),
+        static_claims=0.0,
+        pods=0.2,
+        incarnations=(1, 2),
+        kept=0.5,
+        admins=0.0,
+        tenants=0.0,
+        restores=0.0,
+        leaders=0.3,
         class_changes=0.0,
         switches=0.0,
         forced=0.0,

@@ -18,6 +18,7 @@ from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
 from volplane_testing.simulation.server_faults import write_proxies
+from volplane_testing.simulation.snapshots import write_snapshots
 from volplane_testing.simulation.tenants import write_hostility
 from volplane_testing.simulation.trash import write_trash
 from volplane_testing.simulation.twins import write_twins
@@ -106,6 +107,7 @@ class _Writer:
         write_installations(self._do, f"{self._seed} {self._name}", self._scenario.twice, end)
         write_hostility(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.hostile, end)
         write_trash(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.trash, end)
+        write_snapshots(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.snapshots, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
         write_proxies(self._do, f"{self._seed} {self._name}", end)
@@ -147,6 +149,7 @@ class _Writer:
                 sees_mounts=random.random() < 0.5,
                 attaches=self._scenario.attaches,
                 notated=bool(self._scenario.twins),
+                cuts=bool(self._scenario.snapshots),
                 # Of two leaders only the backend can tell whose call is the later one.
                 strict=leaders or bool(self._scenario.twice) or (self._scenario.attaches and random.random() < 0.5),
             ),
@@ -400,7 +403,7 @@ class _Writer:
         if random.random() < 0.12:
             seconds = random.choice((0.5, 2.0, 10.0)) * random.random()
             self._do(random.uniform(0.0, end), "refuse", status=random.choice((401, 403)), seconds=seconds)
-        if random.random() < 0.06 and not self._scenario.attaches:
+        if random.random() < 0.06 and not (self._scenario.attaches or self._scenario.snapshots):
             begun = random.uniform(0.0, end)
             self._do(begun, "back_up")
             age = random.uniform(0.0, 20.0)

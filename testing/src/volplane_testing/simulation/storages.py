@@ -15,6 +15,7 @@ from volplane.errors import ConfigurationError
 from volplane_testing.conformance import Subject
 from volplane_testing.simulation.backends import ZONE, LookingBackend, SimulatedBackend
 from volplane_testing.simulation.changing_backend import ChangingBackend
+from volplane_testing.simulation.cutting_backend import CuttingBackend
 from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.external_backends import ExternalBackend, labels_of_nodes
 from volplane_testing.simulation.hooks import FaultInjector, injecting
@@ -45,7 +46,9 @@ class Storages:
         self.labels = labels_of_nodes(self.externals.values())
         """Of the nodes: the zones, and the places of the externals."""
         zones = tuple(labels[ZONE] for labels in self.labels.values())
-        alpha = ChangingBackend if schedule.alpha.attaches else LookingBackend
+        alpha = (
+            ChangingBackend if schedule.alpha.attaches else CuttingBackend if schedule.alpha.cuts else LookingBackend
+        )
         simulated: tuple[SimulatedBackend, ...] = (
             (NotatedBackend if schedule.alpha.notated else alpha)(ALPHA, schedule.alpha, run_context.chance),
             SimulatedBackend(BETA, replace(schedule.beta, zones=zones), run_context.chance),
