@@ -151,6 +151,7 @@ CAUGHT_SNAPSHOTS: Mapping[str, tuple[int, str]] = {
     "bind_a_claim_with_a_source_to_any_volume": (0, "made-for-it"),
     "restore_from_an_unready_snapshot": (3, "restored-as-cut"),
     "take_no_answer_for_none": (36, "no-leak"),
+    "hold_the_source_for_ever": (2, "no-stuck-finalizer"),
 }
 """Planted bug of snapshots -> a seed of the scenario `snapshots` that shows it, and the invariant that breaks."""
 

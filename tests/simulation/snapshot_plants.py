@@ -104,6 +104,12 @@ def take_no_answer_for_none(stack: ExitStack) -> None:
     replace(stack, SnapshotOperations, "_absent", absent)
 
 
+def hold_the_source_for_ever(stack: ExitStack) -> None:
+    """Leave the finalizer on a VolumeSnapshot once the volume is made of it."""
+    replace(stack, source, "release", lambda *_: None)
+    replace(stack, decide, "swept", lambda *_: None)
+
+
 SNAPSHOT_PLANTS = by_name(
     cut_again_when_the_content_is_lost,
     release_the_claim_before_the_cut,
@@ -112,4 +118,5 @@ SNAPSHOT_PLANTS = by_name(
     bind_a_claim_with_a_source_to_any_volume,
     restore_from_an_unready_snapshot,
     take_no_answer_for_none,
+    hold_the_source_for_ever,
 )
