@@ -90,6 +90,8 @@ class Snapshots:
         """Name of a content -> loop time at which its policy was changed."""
         self._forged: set[str] = set()
         """Uids of VolumeSnapshots whose tenant wrote the status."""
+        self._bared: set[str] = set()
+        """Uids of VolumeSnapshots whose tenant took the finalizers away, by which they need their claim."""
         self._forgotten: set[str] = set()
         """Uids in the marks of snapshots to which no object needs to lead: a person saw to that."""
         for backend in self._cutting:
@@ -189,7 +191,7 @@ class Snapshots:
             done = "deletionTimestamp" in meta or _status(content).get("creationTime") or _failed(content)
             done = done or _status(snapshot).get("creationTime") or _failed(snapshot)
             held = names.SNAPSHOT_AS_SOURCE in finalizers_of(snapshot)
-            if held and not done and meta["uid"] not in self._forged and not self._safety.overlap:
+            if held and not done and meta["uid"] not in self._forged | self._bared and not self._safety.overlap:
                 text = f"claim {name} is released, and snapshot {meta['name']} of it is not cut yet"
                 self._violations.report("held-until-cut", text)
 
@@ -395,6 +397,7 @@ class Snapshots:
         elif thing == "class":
             self._patch(path, {"spec": {"volumeSnapshotClassName": "retained"}})
         else:
+            self._bared.add(snapshot["metadata"]["uid"])
             self._patch(path, {"metadata": {"finalizers": None}})
 
     def _another(self, content: str) -> str:
