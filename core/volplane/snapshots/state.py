@@ -134,7 +134,7 @@ CONTENT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshotContent]]] = {
 
 
 def _of_the_system(namespace: str, ours: str) -> bool:
-    """Return whether only administrators write in this namespace: by their prefix, which others cannot have, or ours."""
+    """Return whether only administrators write in this namespace: it is ours, or has a prefix that is reserved."""
     return namespace == ours or namespace.startswith(("kube-", "openshift-"))
 
 
@@ -159,7 +159,7 @@ class SnapshotState:
     # --- who works on them ----------------------------------------------------------------------------------------
 
     def lease_changed(self, old: Lease | None, new: Lease | None) -> None:
-        """Listen to the Leases of stock controllers. Tenants may write Leases in their namespaces: these count nothing."""
+        """Listen to the Leases of stock controllers, but not in namespaces of tenants, who may write them."""
         if not _of_the_system((new or old or Lease()).namespace, self.cluster.namespace):
             return
         if new is not None and new.spec.holder_identity:
