@@ -128,7 +128,7 @@ CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
     "promise_room_twice": (6, "no-more-is-promised-than-there-is"),
     "keep_claims_on_a_full_node": (13, "what-can-proceed-does"),
     "take_claims_from_the_scheduler": (17, "what-can-proceed-does"),
-    "forget_generations_on_a_full_node": (154, "one-asset-per-generation"),
+    "forget_generations_on_a_full_node": (1663, "one-asset-per-generation"),
     "take_the_time_from_ones_own_clock": (4118, "no-more-is-promised-than-there-is"),
     "publish_for_a_node_that_is_gone": (20, "no-hot-loop"),
 }
