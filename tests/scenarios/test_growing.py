@@ -849,7 +849,7 @@ async def limit(harness: Harness, name: str, storage: str, **spec: Any) -> None:
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": {"hard": hard, **spec}}
     await harness.request("POST", path, quota)
     claims = await harness.everything("claims")
-    status = {"status": measured(quota, claims)}
+    status = {"status": measured(quota, claims, {})}
     await harness.request("PATCH", f"{path}/{name}/status", status, "application/merge-patch+json")
 
 

@@ -146,6 +146,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
+        handle = None  # The traceback of a failed task holds this frame, and the handle would hold its task.
 
     def _shuffle(self, random: Random) -> None:
         """Shuffle the steps of tasks; other callbacks (futures, sockets) keep their places."""

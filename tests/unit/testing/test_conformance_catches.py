@@ -80,6 +80,7 @@ def test_a_correct_backend_keeps_every_rule(storage: Mapping[str, Any]) -> None:
         "a-place-out-of-reach-is-refused",
         "the-limit-of-a-node-is-kept",
         "a-copy-is-made-in-the-place-asked-for",
+        "archives-are-listed-apart",
     }
 
 
@@ -87,7 +88,8 @@ def test_between_them_they_judge_every_rule() -> None:
     kept: set[str] = set()
     for storage in ({"delay": 30.0}, {"zones": ("a", "b"), "most_attached": 2}):
         kept.update(report(MemoryBackend, **storage).named(RuleStatus.KEPT))
-    assert kept == {rule.name for rule in RULES}
+    # MemoryBackend archives nothing: a backend of directories is judged by that rule.
+    assert kept == {rule.name for rule in RULES} - {"archives-are-listed-apart"}
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
