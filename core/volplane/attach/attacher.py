@@ -183,7 +183,7 @@ def _declare(
         return None  # All is there.
     metadata: dict[str, Any] = {"annotations": annotations} if annotations else {}
     if not held:
-        metadata["finalizers"] = [*(attachment.metadata.finalizers or ()), finalizer]
+        metadata["finalizers"] = attachment.finalizers_with(finalizer)
     return Patch(kind=ATTACHMENTS, target=attachment, body={"metadata": metadata}, why="declare what is attached where")
 
 
@@ -234,13 +234,12 @@ def _detach_step(attachment: VolumeAttachment, candidates: tuple[str, ...], clus
 
 def _detached(attachment: VolumeAttachment) -> Patch:
     """Remove the finalizer; write the status first if others still hold the object."""
-    ours = attacher_finalizer(attachment.spec.attacher)
-    rest = [held for held in attachment.metadata.finalizers or () if held != ours]
+    rest = attachment.finalizers_without(attacher_finalizer(attachment.spec.attacher))
     if rest and (attachment.status.attached or attachment.status.detach_error is not None):
         status = {"attached": False, "attachmentMetadata": None, "detachError": None}
         why = f"{attachment.spec.attacher} detached it"
         return Patch(kind=ATTACHMENTS, target=attachment, body={"status": status}, subresource="status", why=why)
-    body = {"metadata": {"finalizers": rest or None}}
+    body = {"metadata": {"finalizers": rest}}
     return Patch(kind=ATTACHMENTS, target=attachment, body=body, why="nothing of it is attached any more")
 
 

@@ -197,8 +197,8 @@ def without_finalizer(volume: Volume, *, why: str, protection: bool = False) -> 
     protection: that which protects bound volumes is removed with them.
     """
     unwanted = {*_RECLAIM, names.EXTERNAL_PROVISIONER_FINALIZER, *([names.VOLUME_PROTECTION] if protection else ())}
-    kept = [name for name in volume.metadata.finalizers or () if name not in unwanted]
-    return Patch(kind=VOLUMES, target=volume, body={"metadata": {"finalizers": kept or None}}, why=why)
+    body = {"metadata": {"finalizers": volume.finalizers_without(*unwanted)}}
+    return Patch(kind=VOLUMES, target=volume, body=body, why=why)
 
 
 def finalizer_step(volume: Volume, cluster: ClusterState) -> Patch | None:

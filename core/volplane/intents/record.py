@@ -162,7 +162,7 @@ def record_intent(
     metadata: dict[str, Any] = {"annotations": {names.INTENT: cluster.sealed(claim, intent), **(others or {})}}
     # The API server refuses new finalizers on an object that is being deleted.
     if not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        metadata["finalizers"] = [*(claim.metadata.finalizers or ()), names.PROVISIONING_FINALIZER]
+        metadata["finalizers"] = claim.finalizers_with(names.PROVISIONING_FINALIZER)
     return Patch(kind=CLAIMS, target=claim, body={"metadata": metadata}, why=why)
 
 
@@ -188,8 +188,7 @@ def settled_metadata(claim: Claim) -> dict[str, Any]:
     if claim.annotation(names.INTENT) is not None:
         metadata["annotations"] = {names.INTENT: None}
     if claim.has_finalizer(names.PROVISIONING_FINALIZER):
-        kept = [name for name in claim.metadata.finalizers or () if name != names.PROVISIONING_FINALIZER]
-        metadata["finalizers"] = kept or None
+        metadata["finalizers"] = claim.finalizers_without(names.PROVISIONING_FINALIZER)
     return metadata
 
 

@@ -80,6 +80,15 @@ class KubeObject(Fields):
     def has_finalizer(self, name: str) -> bool:
         return name in (self.metadata.finalizers or ())
 
+    def finalizers_with(self, *added: str) -> list[str]:
+        """Return its finalizers and those of these that it lacks, for a patch, which replaces the whole list."""
+        held = self.metadata.finalizers or []
+        return [*held, *(name for name in added if name not in held)]
+
+    def finalizers_without(self, *removed: str) -> list[str] | None:
+        """Return its other finalizers for a patch; None, which removes the field, if there are none."""
+        return [name for name in self.metadata.finalizers or () if name not in removed] or None
+
 
 class Requirement(Fields):
     """One expression of a label selector, of node affinity or, without an operator, of allowed topologies."""

@@ -311,8 +311,8 @@ def _finalizers(volume: Volume, *, back: bool, attached: bool) -> list[str]:
     Source: kubernetes-csi/external-provisioner and external-attacher, which hold volumes by these.
     """
     attacher = attacher_finalizer((volume.spec.csi or {}).get("driver", ""))
-    theirs = {names.EXTERNAL_PROVISIONER_FINALIZER, names.RECLAIM_FINALIZER, attacher}
-    wanted = [name for name in volume.metadata.finalizers or () if name not in theirs]
+    theirs = (names.EXTERNAL_PROVISIONER_FINALIZER, names.RECLAIM_FINALIZER, attacher)
+    wanted = volume.finalizers_without(*theirs) or []
     if volume.spec.persistent_volume_reclaim_policy == "Delete":
         wanted.append(names.EXTERNAL_PROVISIONER_FINALIZER if back else names.RECLAIM_FINALIZER)
     return [*wanted, attacher] if back and attached else wanted

@@ -139,8 +139,8 @@ def volume_protection_may_act(key: str, volumes: Cache[Volume], removes_protecti
 
 def _toggle(finalizer: str, kind: Kind[Any], target: KubeObject, *, why: str) -> Patch:
     """Return the write that removes the finalizer if it is there, and else adds it; the others stay."""
-    others = [held for held in target.metadata.finalizers or () if held != finalizer]
-    finalizers = (others or None) if target.has_finalizer(finalizer) else [*others, finalizer]
+    held = target.has_finalizer(finalizer)
+    finalizers = target.finalizers_without(finalizer) if held else target.finalizers_with(finalizer)
     return Patch(kind=kind, target=target, body={"metadata": {"finalizers": finalizers}}, why=why)
 
 

@@ -61,8 +61,7 @@ def decide_delete(volume: Volume, cluster: ClusterState, terms: Terms) -> Action
     if not volume.terminating and ownership.held_for_reclaim(volume):
         return Delete(kind=VOLUMES, target=volume, why="released under policy Delete", exact=True)
     if not volume.terminating:
-        finalizers = [*(volume.metadata.finalizers or ()), reclaim_finalizer(driver.name)]
-        body = {"metadata": {"finalizers": finalizers}}
+        body = {"metadata": {"finalizers": volume.finalizers_with(reclaim_finalizer(driver.name))}}
         return Patch(kind=VOLUMES, target=volume, body=body, why="the asset goes before the object")
     # A failure is shown before the next try.
     why = progress.unreported_failure

@@ -83,8 +83,7 @@ def released(target: Target) -> Patch:
     if isinstance(target, Claim):
         body = {"metadata": settled_metadata(target)}
         return Patch(kind=CLAIMS, target=target, body=body, why="released by drain, an asset in the making is left")
-    kept = [name for name in target.metadata.finalizers or () if name != names.RECLAIM_FINALIZER]
-    metadata: dict[str, Any] = {"finalizers": kept or None}
+    metadata: dict[str, Any] = {"finalizers": target.finalizers_without(names.RECLAIM_FINALIZER)}
     if target.annotation(names.INTENT) is not None:
         metadata["annotations"] = {names.INTENT: None}
     body = {"metadata": metadata}

@@ -116,7 +116,7 @@ def _held_again(content: VolumeSnapshotContent, state: SnapshotState) -> Action 
     has_snapshot = content.status.snapshot_handle or content.spec.source.snapshot_handle
     if held or not has_snapshot or not state.binds() or state.snapshot_of(content) is None:
         return None
-    body = {"metadata": {"finalizers": [*(content.metadata.finalizers or ()), names.CONTENT_BOUND]}}
+    body = {"metadata": {"finalizers": content.finalizers_with(names.CONTENT_BOUND)}}
     return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, why="hold it until its snapshot is gone")
 
 
@@ -160,7 +160,7 @@ def _declare(content: VolumeSnapshotContent, driver: DriverView, state: Snapshot
     metadata: dict[str, Any] = {"annotations": annotations} if annotations else {}
     # The API server refuses new finalizers on an object that is being deleted.
     if not held and not content.terminating:
-        metadata["finalizers"] = [*(content.metadata.finalizers or ()), names.CONTENT_BOUND]
+        metadata["finalizers"] = content.finalizers_with(names.CONTENT_BOUND)
     if not metadata:
         return None
     why = "what may be cut is on record first"
@@ -280,8 +280,7 @@ def awaits_snapshot(content: VolumeSnapshotContent, state: SnapshotState, reads:
 
 
 def _release(content: VolumeSnapshotContent, *, why: str) -> Patch:
-    kept = [name for name in content.metadata.finalizers or () if name != names.CONTENT_BOUND]
-    body = {"metadata": {"finalizers": kept or None}}
+    body = {"metadata": {"finalizers": content.finalizers_without(names.CONTENT_BOUND)}}
     return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, why=why)
 
 

@@ -107,7 +107,7 @@ def _begin(snapshot: VolumeSnapshot, wanted: Wanted, state: SnapshotState) -> Ac
     if (hold := _hold_with(snapshot, wanted.of_class)) is not None:
         return hold
     if not claim.has_finalizer(names.CLAIM_AS_SOURCE):
-        body = {"metadata": {"finalizers": [*(claim.metadata.finalizers or ()), names.CLAIM_AS_SOURCE]}}
+        body = {"metadata": {"finalizers": claim.finalizers_with(names.CLAIM_AS_SOURCE)}}
         return Patch(kind=CLAIMS, target=claim, body=body, why=f"keep it until snapshot {snapshot.key} is cut")
     return _create(snapshot, wanted, state)
 
@@ -233,7 +233,7 @@ def _bind(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Patch:
         spec["volumeSnapshotClassName"] = snapshot.spec.volume_snapshot_class_name
     metadata: dict[str, Any] = {}
     if not content.has_finalizer(names.CONTENT_BOUND):
-        metadata["finalizers"] = [*(content.metadata.finalizers or ()), names.CONTENT_BOUND]
+        metadata["finalizers"] = content.finalizers_with(names.CONTENT_BOUND)
     if content.annotation(names.SNAPSHOT_BEING_DELETED) is not None:
         metadata["annotations"] = {names.SNAPSHOT_BEING_DELETED: None}  # Of the VolumeSnapshot that it had before.
     body = {"metadata": metadata, "spec": spec}
@@ -266,8 +266,8 @@ def _hold(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Patch | N
 def _holding(snapshot: VolumeSnapshot, *, deletes: bool) -> list[str]:
     """Return all finalizers that it is to have; empty if it has them. deletes: the content goes with it."""
     needed = [names.SNAPSHOT_AS_SOURCE, *([names.SNAPSHOT_BOUND] if deletes else ())]
-    lacks = [name for name in needed if not snapshot.has_finalizer(name)]
-    return [*(snapshot.metadata.finalizers or ()), *lacks] if lacks else []
+    wanted = snapshot.finalizers_with(*needed)
+    return wanted if wanted != (snapshot.metadata.finalizers or []) else []
 
 
 def _follow(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Action:
@@ -371,9 +371,8 @@ def _restoring(snapshot: VolumeSnapshot, state: SnapshotState) -> str | None:
 
 
 def _release(snapshot: VolumeSnapshot, *, why: str) -> Patch:
-    ours = (names.SNAPSHOT_AS_SOURCE, names.SNAPSHOT_BOUND)
-    kept = [name for name in snapshot.metadata.finalizers or () if name not in ours]
-    return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body={"metadata": {"finalizers": kept or None}}, why=why)
+    kept = snapshot.finalizers_without(names.SNAPSHOT_AS_SOURCE, names.SNAPSHOT_BOUND)
+    return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body={"metadata": {"finalizers": kept}}, why=why)
 
 
 # --- the source ---------------------------------------------------------------------------------------------------
@@ -387,6 +386,6 @@ def decide_source(key: str, state: SnapshotState) -> Action:
     waiting = next((each.name for each in state.unfinished_of(key)), "")
     if waiting:
         return Wait(reason=f"its VolumeSnapshot {waiting} is not cut yet")
-    kept = [name for name in claim.metadata.finalizers or () if name != names.CLAIM_AS_SOURCE]
     why = "no snapshot of it is about to be cut"
-    return Patch(kind=CLAIMS, target=claim, body={"metadata": {"finalizers": kept or None}}, why=why)
+    body = {"metadata": {"finalizers": claim.finalizers_without(names.CLAIM_AS_SOURCE)}}
+    return Patch(kind=CLAIMS, target=claim, body=body, why=why)

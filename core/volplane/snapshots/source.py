@@ -354,7 +354,7 @@ def hold(claim: Claim, source: TypedReference, reads: LiveReads) -> Read | Patch
     item = _seen(reads, kind, key)
     if item is None or item.terminating or item.has_finalizer(finalizer):
         return None
-    body = {"metadata": {"finalizers": [*(item.metadata.finalizers or ()), finalizer]}}
+    body = {"metadata": {"finalizers": item.finalizers_with(finalizer)}}
     return Patch(kind=kind, target=item, body=body, why=f"claim {claim.key} is made of it")
 
 
@@ -428,8 +428,8 @@ def _is_over(claim: Claim, cluster: ClusterState) -> bool:
 
 
 def _without(kind: Kind[Any], item: KubeObject, finalizer: str) -> Patch:
-    kept = [name for name in item.metadata.finalizers or () if name != finalizer]
-    return Patch(kind=kind, target=item, body={"metadata": {"finalizers": kept or None}}, why="nothing is made of it")
+    body = {"metadata": {"finalizers": item.finalizers_without(finalizer)}}
+    return Patch(kind=kind, target=item, body=body, why="nothing is made of it")
 
 
 # --- what the driver says of a snapshot ---------------------------------------------------------------------------

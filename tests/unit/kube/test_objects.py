@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotContent
+from volplane.kube.objects import Claim, Metadata, Volume, VolumeSnapshot, VolumeSnapshotContent
 
 
 @pytest.mark.parametrize("size", ["1Qi", "", "x", "--1", "1e", "1 Gi"])
@@ -46,3 +46,16 @@ def test_the_status_of_a_snapshot_has_texts_and_that_of_its_content_numbers() ->
     assert (snapshot.spec.source.persistent_volume_claim_name, snapshot.status.restore_size) == ("data", "1Gi")
     assert (content.spec.volume_snapshot_ref.key, content.status.restore_size) == ("team/s", 2**30)
     assert (snapshot.status.ready_to_use, content.status.ready_to_use) == (True, False)
+
+
+def test_finalizers_are_added_once_and_the_others_stay() -> None:
+    claim = Claim(metadata=Metadata(finalizers=["example.com/hold"]))
+    assert claim.finalizers_with("a", "example.com/hold") == ["example.com/hold", "a"]
+    assert Claim().finalizers_with("a") == ["a"]
+
+
+def test_without_its_last_finalizer_the_field_is_removed() -> None:
+    claim = Claim(metadata=Metadata(finalizers=["a", "b"]))
+    assert claim.finalizers_without("a") == ["b"]
+    assert claim.finalizers_without("b", "a") is None
+    assert Claim().finalizers_without("a") is None
