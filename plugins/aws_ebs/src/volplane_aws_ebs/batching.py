@@ -23,8 +23,8 @@ _SNAPSHOT_INTERVAL = 5.0
 """A snapshot takes minutes: callers that wait for some meet at multiples of these seconds."""
 _INITIALIZING_INTERVAL = 60.0
 """EC2 takes minutes to hours, and shows its progress no sooner (Amazon EBS User Guide, "Initialize volumes")."""
-_VOLUME_ID = re.compile(r"vol-[0-9a-z]+")
-_SNAPSHOT_ID = re.compile(r"snap-[0-9a-z]+")
+_IDS = {"VolumeIds": re.compile(r"vol-[0-9a-z]+"), "SnapshotIds": re.compile(r"snap-[0-9a-z]+")}
+"""The ids that a message names, by the parameter that the call has."""
 _BAD_ID = NOT_FOUND | {"InvalidVolumeID.Malformed", "InvalidSnapshotID.Malformed", "InvalidParameterValue"}
 """Codes of Describe calls by ids for an id that does not exist, or that EC2 cannot read.
 
@@ -111,24 +111,14 @@ class DescribeBatches:
 
         Those are unknown or malformed, and are read by a filter, which fails for neither.
         """
-        volumes, missing = read_without_bad_ids(
-            ids,
-            lambda some: self._all(self.volumes, Action.DESCRIBE_VOLUMES, "Volumes", VolumeIds=list(some)),
-            is_bad=lambda error: error.code in _BAD_ID,
-            named=lambda error: _VOLUME_ID.findall(error.message),
-        )
+        volumes, missing = self._by_ids(self.volumes, Action.DESCRIBE_VOLUMES, "Volumes", "VolumeIds", ids)
         return {each["VolumeId"]: Ec2Volume.of(each) for each in volumes}, missing
 
     def _initialized(self, ids: Sequence[str]) -> dict[str, bool]:
         action = Action.DESCRIBE_VOLUME_STATUS
         found: dict[str, bool] = {}
         for chunk in chunks(ids, _MAX_IDS):
-            statuses, _gone = read_without_bad_ids(
-                chunk,
-                lambda some: self._all(self.initialized, action, "VolumeStatuses", VolumeIds=list(some)),
-                is_bad=lambda error: error.code in _BAD_ID,
-                named=lambda error: _VOLUME_ID.findall(error.message),
-            )
+            statuses, _gone = self._by_ids(self.initialized, action, "VolumeStatuses", "VolumeIds", chunk)
             for each in statuses:
                 details = each.get("VolumeStatus", {}).get("Details", ())
                 states = [one.get("Status") for one in details if one.get("Name") == "initialization-state"]
@@ -182,12 +172,9 @@ class DescribeBatches:
         found: dict[str, Ec2Snapshot] = {}
         for chunk in chunks(ids, _MAX_FILTER_VALUES):
             found.update((each.id, each) for each in self._own_snapshots(self.snapshots, "snapshot-id", chunk))
-            shared, _unknown = read_without_bad_ids(
-                [id_ for id_ in chunk if id_ not in found],
-                lambda some: self._all(self.snapshots, Action.DESCRIBE_SNAPSHOTS, "Snapshots", SnapshotIds=list(some)),
-                is_bad=lambda error: error.code in _BAD_ID,
-                named=lambda error: _SNAPSHOT_ID.findall(error.message),
-            )
+            others = [id_ for id_ in chunk if id_ not in found]
+            action = Action.DESCRIBE_SNAPSHOTS
+            shared, _unknown = self._by_ids(self.snapshots, action, "Snapshots", "SnapshotIds", others)
             for each in map(Ec2Snapshot.of, shared):
                 found[each.id] = replace(each, shared=each.account != self.account)
         return found
@@ -196,12 +183,7 @@ class DescribeBatches:
         action = Action.DESCRIBE_LOCKED_SNAPSHOTS
         found: dict[str, str] = {}
         for chunk in chunks(ids, _MAX_FILTER_VALUES):
-            locked, _gone = read_without_bad_ids(
-                chunk,
-                lambda some: self._all(self.locks, action, "Snapshots", SnapshotIds=list(some)),
-                is_bad=lambda error: error.code in _BAD_ID,
-                named=lambda error: _SNAPSHOT_ID.findall(error.message),
-            )
+            locked, _gone = self._by_ids(self.locks, action, "Snapshots", "SnapshotIds", chunk)
             found.update((each["SnapshotId"], str(each.get("LockState", ""))) for each in locked)
         return found
 
@@ -230,6 +212,17 @@ class DescribeBatches:
             for response in self._all(self.modifications, action, "VolumesModifications", Filters=filters):
                 found[response["VolumeId"]] = VolumeModification.of(response)
         return found
+
+    def _by_ids(
+        self, poller: StatePoller[Any, Any], action: Action, field: str, parameter: str, ids: Sequence[str]
+    ) -> tuple[list[Mapping[str, Any]], list[str]]:
+        """Return the items with these ids, and the ids that made the call fail: unknown or malformed ones."""
+        return read_without_bad_ids(
+            ids,
+            lambda some: self._all(poller, action, field, **{parameter: list(some)}),
+            is_bad=lambda error: error.code in _BAD_ID,
+            named=lambda error: _IDS[parameter].findall(error.message),
+        )
 
     def _all(
         self, poller: StatePoller[Any, Any], action: Action, field: str, **parameters: Any
