@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from volplane.errors import ApiNotFound, VolplaneError
+from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import (
@@ -198,15 +198,9 @@ class Demo:
 
     async def _snapshot_until(self, what: str, reached: Callable[[VolumeSnapshot | None], bool]) -> None:
         self.waiting_for, self.reason = f"waiting for snapshot before to be {what}", lambda: ""
-        while not reached(await self._snapshot_now()):  # noqa: ASYNC110 - the demo has no cache of these
+        while not reached(await self._client.find(VOLUME_SNAPSHOTS, f"{NAMESPACE}/before")):  # noqa: ASYNC110 - the demo has no cache of these
             await asyncio.sleep(0.1)
         self._console.phase("snap", "before", what)
-
-    async def _snapshot_now(self) -> VolumeSnapshot | None:
-        try:
-            return await self._client.get(VOLUME_SNAPSHOTS, f"{NAMESPACE}/before")
-        except ApiNotFound:
-            return None
 
     async def _run_on(self, plane: ControlPlane, name: str, script: str, claim: str = "records") -> str:
         """Start a pod that runs the script and then stays; the node that it was given."""
@@ -372,11 +366,8 @@ class Demo:
 
     async def _gone(self, cache: Cache[Any], key: str, word: str) -> None:
         await self._until(f"{word} {key} to be gone", lambda: cache.get(key) is None)
-        try:
-            await self._client.get(cache.kind, key)
-        except ApiNotFound:
-            return
-        raise DemoFailed(f"{word} {key} is still there")
+        if await self._client.find(cache.kind, key) is not None:
+            raise DemoFailed(f"{word} {key} is still there")
 
     def _check(self, passed: bool, statement: str, failure: str) -> None:
         if not passed:
