@@ -92,7 +92,7 @@ def _show(content: VolumeSnapshotContent, state: SnapshotState) -> Action | None
     """Return the write of what hooks have shown; None if the object shows it."""
     progress, reference = state.progress.get(content.uid), content.spec.volume_snapshot_ref
     step = progress.step
-    if progress.failure is not None and (patch := show_error(content, progress.failure.message, state)) is not None:
+    if progress.failure and (patch := show_error(content, progress.failure, state)) is not None:
         return patch
     if isinstance(step, Cut) and (shown := _status(content, step, state)):
         why, body = "show the snapshot", {"status": shown}
@@ -250,7 +250,7 @@ def _deletion(
                 kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body={"status": gone}, subresource="status", why=why
             )
         return _release(content, why="its snapshot is gone")
-    if progress.failure is not None and (patch := show_error(content, progress.failure.message, state)) is not None:
+    if progress.failure and (patch := show_error(content, progress.failure, state)) is not None:
         return patch
     return _resume(content, step, state) or run(DELETE, content, driver)
 

@@ -38,6 +38,7 @@ from volplane.snapshots.state import (
     TERMINAL,
     Cut,
     Lost,
+    SnapshotIntent,
     SnapshotState,
     content_name_of,
     is_terminal,
@@ -117,33 +118,32 @@ def _create(snapshot: VolumeSnapshot, wanted: Wanted, state: SnapshotState) -> C
     intent = new_intent(snapshot.uid, volume, dict(of_class.parameters or {}), state.cluster)
     text = f"Waiting for a snapshot {snapshot.key} to be created by the CSI driver."
     failed = f"Error creating volume snapshot content object for snapshot {snapshot.key}"
+    spec = {
+        "source": {"volumeHandle": handle_of(volume)},
+        "volumeSnapshotClassName": of_class.name,
+        "deletionPolicy": of_class.deletion_policy,
+        "driver": wanted.driver.name,
+        "sourceVolumeMode": mode_of(volume),
+    }
     return Create(
         kind=VOLUME_SNAPSHOT_CONTENTS,
-        body=VOLUME_SNAPSHOT_CONTENTS.body(
-            metadata={
-                "name": content_name_of(snapshot),
-                "finalizers": [names.CONTENT_BOUND],
-                "annotations": {names.INTENT: write_intent(intent)},
-            },
-            spec={
-                "volumeSnapshotRef": _reference(snapshot),
-                "source": {"volumeHandle": handle_of(volume)},
-                "volumeSnapshotClassName": of_class.name,
-                "deletionPolicy": of_class.deletion_policy,
-                "driver": wanted.driver.name,
-                "sourceVolumeMode": mode_of(volume),
-            },
-        ),
+        body=_content_of(snapshot, intent, spec),
         why=f"have a snapshot cut for {snapshot.key}",
         events=(EventRecord(VOLUME_SNAPSHOTS, snapshot, "Normal", "CreatingSnapshot", text),),
         failure_event=warning(VOLUME_SNAPSHOTS, snapshot, "CreateSnapshotContentFailed", failed),
     )
 
 
-def _reference(snapshot: VolumeSnapshot) -> dict[str, str]:
+def _content_of(snapshot: VolumeSnapshot, intent: SnapshotIntent, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a VolumeSnapshot, held and with its record from the beginning. spec: but the reference."""
     version = snapshot.metadata.resource_version
     named = {"namespace": snapshot.namespace, "name": snapshot.name, "uid": snapshot.uid, "resourceVersion": version}
-    return {**_REFERENCE, **named}
+    metadata = {
+        "name": content_name_of(snapshot),
+        "finalizers": [names.CONTENT_BOUND],
+        "annotations": {names.INTENT: write_intent(intent)},
+    }
+    return VOLUME_SNAPSHOT_CONTENTS.body(metadata=metadata, spec={"volumeSnapshotRef": {**_REFERENCE, **named}, **spec})
 
 
 # --- a content that is lost, or that a person wrote -----------------------------------------------------------------
@@ -176,25 +176,14 @@ def _heal(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> A
     intent = new_intent(snapshot.uid, volume, {}, state.cluster)
     handle = handle_of(volume) if volume is not None else step.snapshot.source or "unknown"
     text = f"VolumeSnapshotContent is missing; it is made again for the snapshot {step.snapshot.handle}"
-    mode = {"sourceVolumeMode": mode_of(volume)} if volume is not None else {}
-    named = {"volumeSnapshotClassName": of_class.name} if of_class is not None else {}
+    spec: dict[str, Any] = {"source": {"volumeHandle": handle}, "driver": driver.name, "deletionPolicy": "Retain"}
+    if of_class is not None:
+        spec |= {"deletionPolicy": of_class.deletion_policy, "volumeSnapshotClassName": of_class.name}
+    if volume is not None:
+        spec["sourceVolumeMode"] = mode_of(volume)
     return Create(
         kind=VOLUME_SNAPSHOT_CONTENTS,
-        body=VOLUME_SNAPSHOT_CONTENTS.body(
-            metadata={
-                "name": name,
-                "finalizers": [names.CONTENT_BOUND],
-                "annotations": {names.INTENT: write_intent(intent)},
-            },
-            spec={
-                "volumeSnapshotRef": _reference(snapshot),
-                "source": {"volumeHandle": handle},
-                "deletionPolicy": of_class.deletion_policy if of_class is not None else "Retain",
-                "driver": driver.name,
-                **mode,
-                **named,
-            },
-        ),
+        body=_content_of(snapshot, intent, spec),
         why=f"the storage has the snapshot of {snapshot.key}",
         events=(warning(VOLUME_SNAPSHOTS, snapshot, "SnapshotContentMissing", text),),
     )

@@ -22,6 +22,7 @@ from volplane.kube.objects import (
 )
 from volplane.snapshots.source import unbound_of
 from volplane.snapshots.state import SnapshotState, claim_key_of, content_name_of
+from volplane.state.matching import source_of
 
 
 @dataclass(slots=True)
@@ -93,9 +94,9 @@ class SnapshotHandlers:
                 self.snapshots.enqueue(each.key)
         if claim.has_finalizer(names.CLAIM_AS_SOURCE):
             self.sources.enqueue(claim.key)
-        for source in (claim.spec.data_source, claim.spec.data_source_ref):
-            if source is not None and source.kind == "VolumeSnapshot":
-                self.snapshots.enqueue(f"{claim.namespace}/{source.name}")
+        source = source_of(claim)
+        if source is not None and source.kind == VOLUME_SNAPSHOTS.kind:
+            self.snapshots.enqueue(f"{claim.namespace}/{source.name}")
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         reference = (new or old or Volume()).spec.claim_ref

@@ -14,7 +14,7 @@ from typing import Final
 
 from volplane import errors
 from volplane._delays import LONG_CALL
-from volplane.assets import InProgress, Snapshot, SnapshotOwnership
+from volplane.assets import InProgress, Snapshot
 from volplane.controller.actions import EventRecord, LiveReads, Run, warning
 from volplane.controller.controller import Handler, Work
 from volplane.drivers.driver import DriverView
@@ -27,17 +27,16 @@ from volplane.operations.operation import Again
 from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, SnapshotIdentity, SnapshotRequest
 from volplane.snapshots.contents import CREATE, DELETE, FIND, awaits_snapshot, may_cut
 from volplane.snapshots.state import (
-    CONTENT_PREFIX,
-    SNAPSHOT_PREFIX,
     ContentProgress,
     Cut,
     Cutting,
     Lost,
     Removed,
     Removing,
-    SnapshotFailure,
     SnapshotState,
     intent_of,
+    marked_uid,
+    marks_of,
     owner_of_snapshot,
     snapshot_name,
 )
@@ -100,7 +99,7 @@ class SnapshotOperations:
         identity = volume_identity(volume, self.state.cluster.cluster_id)
         request = SnapshotRequest(
             context=self.deps.context(driver, state=intent.state),
-            name=snapshot_name(content),
+            name=snapshot_name(marked_uid(content)),
             volume=identity,
             owner=owner_of_snapshot(content, self.state.cluster.cluster_id),
             snapshot=SnapshotIdentity(namespace=reference.namespace, name=reference.name, content=content.name),
@@ -159,7 +158,7 @@ class SnapshotOperations:
         request = FindSnapshotRequest(
             context=self.deps.context(driver),
             handle=handle,
-            name=snapshot_name(content) if dynamic else "",
+            name=snapshot_name(marked_uid(content)) if dynamic else "",
             owner=owner_of_snapshot(content, self.state.cluster.cluster_id) if dynamic and not handle else None,
             parameters=self._known_parameters(intent.parameters if intent is not None else {}, driver),
         )
@@ -253,7 +252,7 @@ class SnapshotOperations:
     def _failed(
         self, run: Run, content: VolumeSnapshotContent, progress: ContentProgress, error: errors.BackendError
     ) -> None:
-        """Keep the failure for the status, and record it: on the VolumeSnapshot too, where its owner looks."""
+        """Keep the failure for the status, and record it: on a VolumeSnapshot of ours, where its owner looks."""
         if run.verb == DELETE:
             reason, what = "SnapshotDeleteError", "Failed to delete snapshot"
         elif run.verb == CREATE:
@@ -262,12 +261,10 @@ class SnapshotOperations:
             reason, what = "SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"
         failure = f"{what}: {error}"
         message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
-        about: list[EventRecord] = [warning(VOLUME_SNAPSHOT_CONTENTS, content, reason, message, same_as=failure)]
-        if self.state.binds() and (snapshot := self.state.snapshot_of(content)) is not None:
-            about = [warning(VOLUME_SNAPSHOTS, snapshot, reason, message, same_as=failure)]
-        for event in about:
-            self.deps.recorder.record(event)
-        progress.failed(SnapshotFailure(reason, failure))
+        snapshot = self.state.snapshot_of(content) if self.state.binds() else None
+        kind, about = (VOLUME_SNAPSHOT_CONTENTS, content) if snapshot is None else (VOLUME_SNAPSHOTS, snapshot)
+        self.deps.recorder.record(warning(kind, about, reason, message, same_as=failure))
+        progress.failed(failure)
         self.deps.queue(QUEUE).enqueue(run.key)  # The failure is written before the next try.
 
     # --- a VolumeSnapshot whose content is gone ---------------------------------------------------------------------
@@ -281,11 +278,8 @@ class SnapshotOperations:
             if snapshot is None or snapshot.uid != run.uid:
                 return
             progress = self.state.sought.track(run.uid)
-            cluster_id = self.state.cluster.cluster_id
-            owner = SnapshotOwnership(
-                cluster_id=cluster_id, snapshot_uid=snapshot.uid, content_name=f"{CONTENT_PREFIX}{snapshot.uid}"
-            )
-            name = f"{SNAPSHOT_PREFIX}{snapshot.uid}"
+            owner = marks_of(snapshot.uid, self.state.cluster.cluster_id)
+            name = snapshot_name(snapshot.uid)
             request = FindSnapshotRequest(context=self.deps.context(driver), name=name, owner=owner)
             found = await self.deps.hooks.call(driver, request)
             if not isinstance(found, Snapshot) or not _same_moment(found, snapshot.status.creation_time):

@@ -87,23 +87,17 @@ class Removed(msgspec.Struct, frozen=True):
     """It is proven that there is no snapshot any more."""
 
 
-class SnapshotFailure(msgspec.Struct, frozen=True):
-    reason: str
-    """Of the event."""
-    message: str
-
-
 class ContentProgress(msgspec.Struct):
     step: Cutting | Cut | Lost | Removing | Removed | None = None
-    failure: SnapshotFailure | None = None
-    """The last failure, which the status may not show yet."""
+    failure: str = ""
+    """The last failure, which the status may not show yet; "" = none."""
     attempted: float | None = None
     """Loop time of the end of the last call that may have cut, or of the first look since."""
 
     def reached(self, step: Cutting | Cut | Lost | Removing | Removed) -> None:
-        self.step, self.failure = step, None
+        self.step, self.failure = step, ""
 
-    def failed(self, failure: SnapshotFailure) -> None:
+    def failed(self, failure: str) -> None:
         """Note that a call failed. What an earlier one showed is on the object, or is looked up again."""
         self.failure = failure
         if isinstance(self.step, Cut):
@@ -111,8 +105,8 @@ class ContentProgress(msgspec.Struct):
 
     def error_seen(self, message: str) -> None:
         """Note that the status shows this error. A failure is shown once: another leader may have others to show."""
-        if self.failure is not None and self.failure.message == message:
-            self.failure = None
+        if self.failure == message:
+            self.failure = ""
 
     def absence_seen(self, now: float, settle_seconds: float) -> float:
         """Note that the backend showed none. Return the seconds until that is proof."""
@@ -277,15 +271,23 @@ def intent_of(content: VolumeSnapshotContent) -> SnapshotIntent | None:
     return read_intent(SnapshotIntent, content.annotation(names.INTENT))
 
 
-def snapshot_name(content: VolumeSnapshotContent) -> str:
-    """Return the name under which the backend makes the snapshot of a dynamic content."""
+def snapshot_name(uid: str) -> str:
+    """Return the name under which the backend makes the snapshot of the VolumeSnapshot with this uid."""
+    return SNAPSHOT_PREFIX + uid
+
+
+def marks_of(uid: str, cluster_id: str) -> SnapshotOwnership:
+    """Return the marks of the snapshot of the VolumeSnapshot with this uid."""
+    return SnapshotOwnership(cluster_id=cluster_id, snapshot_uid=uid, content_name=f"{CONTENT_PREFIX}{uid}")
+
+
+def marked_uid(content: VolumeSnapshotContent) -> str:
+    """Return the uid in name and marks of the snapshot of a dynamic content, which may be bound to another one now."""
     intent = intent_of(content)
-    return SNAPSHOT_PREFIX + (intent.snapshot if intent is not None else content.spec.volume_snapshot_ref.uid)
+    return intent.snapshot if intent is not None else content.spec.volume_snapshot_ref.uid
 
 
 def owner_of_snapshot(content: VolumeSnapshotContent, cluster_id: str) -> SnapshotOwnership:
     """Return the marks of the snapshot of a dynamic content."""
     intent = intent_of(content)
-    uid = intent.snapshot if intent is not None else content.spec.volume_snapshot_ref.uid
-    cluster = intent.cluster if intent is not None else cluster_id
-    return SnapshotOwnership(cluster_id=cluster, snapshot_uid=uid, content_name=f"{CONTENT_PREFIX}{uid}")
+    return marks_of(marked_uid(content), intent.cluster if intent is not None else cluster_id)

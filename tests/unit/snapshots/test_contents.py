@@ -21,7 +21,6 @@ from volplane.snapshots.state import (
     Lost,
     Removed,
     Removing,
-    SnapshotFailure,
     SnapshotIntent,
     SnapshotState,
 )
@@ -46,7 +45,7 @@ def waiting() -> VolumeSnapshot:
 def state_with_step(step: Any, *objects: KubeObject, **more: Any) -> SnapshotState:
     state = state_of(*objects, **more)
     progress = state.progress.track(f"uid-{NAME}")
-    if isinstance(step, SnapshotFailure):
+    if isinstance(step, str):
         progress.failure = step
     elif step is not None:
         progress.reached(step)
@@ -133,10 +132,10 @@ def test_the_state_of_a_long_call_is_kept_on_the_content_before_it_goes_on() -> 
 
 
 def test_a_failure_is_shown_once_and_then_tried_again() -> None:
-    step = SnapshotFailure("SnapshotCreationFailed", "Failed to create snapshot: no room")
+    step = "Failed to create snapshot: no room"
     action = decided(*source(), waiting(), content(annotations=OURS), step=step)
     assert action.body["status"]["error"]["message"] == "Failed to create snapshot: no room"
-    shown = content(annotations=OURS, status={"error": {"time": GONE, "message": step.message}})
+    shown = content(annotations=OURS, status={"error": {"time": GONE, "message": step}})
     assert decided(*source(), waiting(), shown, step=step).verb == CREATE
 
 
@@ -242,7 +241,7 @@ def test_a_content_that_nothing_here_holds_is_left_alone() -> None:
 
 
 def test_why_a_deletion_failed_is_shown() -> None:
-    step = SnapshotFailure("SnapshotDeleteError", "Failed to delete snapshot: busy")
+    step = "Failed to delete snapshot: busy"
     action = decided(going(), step=step)
     assert action.body["status"]["error"]["message"] == "Failed to delete snapshot: busy"
 
