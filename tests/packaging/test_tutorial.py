@@ -183,19 +183,22 @@ def test_the_how_to_of_secrets_is_right() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("page", "number"),
-    [(page, number) for page in (TESTING, SIMULATING, API) for number in range(len(blocks(page, "python")))],
-    ids=lambda value: value.stem if isinstance(value, Path) else str(value),
-)
-def test_the_how_tos_of_tests_work_block_by_block(page: Path, number: int, tmp_path: Path) -> None:
-    code = blocks(page, "python")[number]
-    is_test = "import pytest" in code
-    (tmp_path / "test_block.py").write_text(code)
+@pytest.mark.parametrize("page", [TESTING, SIMULATING, API], ids=lambda page: page.stem)
+def test_the_how_tos_of_tests_work_block_by_block(page: Path, tmp_path: Path) -> None:
+    """All blocks of a page as one run of pytest: each that is a test as its file, the others run from a test."""
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
     shutil.copy(EXAMPLE / "volplane_folders.py", tmp_path)
-    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_block.py"] if is_test else ["test_block.py"]
+    for number, code in enumerate(blocks(page, "python")):
+        if "import pytest" in code:
+            (tmp_path / f"test_block_{number}.py").write_text(code)
+        else:
+            (scripts / f"block_{number}.py").write_text(code)
+            call = f"runpy.run_path({str(scripts / f'block_{number}.py')!r}, run_name='__main__')"
+            running = f"import runpy\n\n\ndef test_it_runs():\n    {call}\n"
+            (tmp_path / f"test_script_{number}.py").write_text(running)
     ran = subprocess.run(
-        [sys.executable, "-W", "error", *arguments],
+        [sys.executable, "-W", "error", "-m", "pytest", "-v", "-p", "no:cacheprovider", "."],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -203,4 +206,7 @@ def test_the_how_tos_of_tests_work_block_by_block(page: Path, number: int, tmp_p
         timeout=180,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert not is_test or " passed" in ran.stdout
+    files = list(tmp_path.glob("test_*.py"))
+    assert len(files) == len(blocks(page, "python")) > 0
+    for file in files:
+        assert re.search(rf"^{file.name}::\S+ PASSED", ran.stdout, re.MULTILINE), f"no test of {file.name} ran"

@@ -407,7 +407,7 @@ async def test_times_that_leave_no_room_are_refused(wire: Callable[[], Any], dur
         Elector(lock, random=Random(1), overrun=lambda: None, period=(2.0, longest))
 
 
-@pytest.mark.parametrize("seed", schedules(range(20)))
+@pytest.mark.parametrize("seed", schedules(range(20), few=8))
 async def test_among_three_flaky_candidates_two_are_never_at_work(wire: Callable[[], Any], seed: int) -> None:
     random = Random(seed)
     line, log = wire(), []  # type: ignore[var-annotated]
