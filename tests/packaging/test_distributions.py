@@ -218,7 +218,8 @@ def test_every_package_that_it_imports_is_among_its_dependencies(name: str) -> N
 
 
 def test_every_tool_of_development_has_a_reason() -> None:
-    reasons = (REPOSITORY / "docs" / "explanation" / "dependencies.md").read_text("utf-8")
+    pages = ("explanation", "design")
+    reasons = "".join((REPOSITORY / "docs" / each / "dependencies.md").read_text("utf-8") for each in pages)
     table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
     tools = [Requirement(each).name for group in ("dev", "mutants") for each in table["dependency-groups"][group]]
     assert [name for name in tools if not re.search(rf"\b{re.escape(name)}\b", reasons)] == []
