@@ -45,7 +45,8 @@ def namespace(module: str) -> Mapping[str, Definition | Name]:
     for statement in _statements(parsed(module).body):
         if isinstance(statement, ast.ImportFrom) and statement.module and OURS.match(statement.module):
             if statement.names[0].name == "*":
-                found |= {each.name: each for each in exported(statement.module)}
+                defined = namespace(statement.module).items()
+                found |= {name: Name(statement.module, name) for name, each in defined if not isinstance(each, Name)}
             else:
                 found |= {each.asname or each.name: Name(statement.module, each.name) for each in statement.names}
         elif isinstance(statement, ast.ClassDef | Function):

@@ -7,29 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = [
-    "Absent",
-    "AccessMode",
-    "Asset",
-    "AssetPage",
-    "Attachment",
-    "Capacity",
-    "Done",
-    "Erased",
-    "InProgress",
-    "ListedArchive",
-    "ListedAsset",
-    "Ownership",
-    "PodScrub",
-    "Segment",
-    "Snapshot",
-    "SnapshotOwnership",
-    "SnapshotPage",
-    "VolumeMode",
-    "VolumeSource",
-]
-
-
 Segment = Mapping[str, str]
 """A topology segment: label keys and values that its nodes have, such as {"topology.kubernetes.io/zone": "a"}."""
 

@@ -33,8 +33,6 @@ from volplane.assets import (
 )
 from volplane.schemas import DriverInfo, ParameterSchema
 
-__all__ = ["PROJECT", "REQUIRED_HOOKS", "BackendSpec", "hookimpl", "hookspec"]
-
 PROJECT = "volplane"
 REQUIRED_HOOKS = frozenset({"describe", "provision", "delete"})
 

@@ -31,38 +31,6 @@ from volplane.assets import (
 )
 from volplane.schemas import DriverInfo
 
-__all__ = [
-    "AdoptRequest",
-    "AttachRequest",
-    "CapacityRequest",
-    "ClaimIdentity",
-    "Context",
-    "DeleteRequest",
-    "DeleteSnapshotRequest",
-    "DescribeRequest",
-    "DetachRequest",
-    "ExpandRequest",
-    "Fence",
-    "FindRequest",
-    "FindSnapshotRequest",
-    "HookRequest",
-    "ListRequest",
-    "ListSnapshotsRequest",
-    "ModifyRequest",
-    "NodeIdentity",
-    "OwnsRequest",
-    "ProbeRequest",
-    "ProvisionRequest",
-    "RecycleRequest",
-    "SnapshotIdentity",
-    "SnapshotRequest",
-    "StartRequest",
-    "StopRequest",
-    "ValidateRequest",
-    "VolumeIdentity",
-]
-
-
 R = TypeVar("R")
 
 TERMS: Final = 2**31

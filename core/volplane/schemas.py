@@ -13,17 +13,6 @@ from volplane.assets import AccessMode, VolumeMode
 from volplane.errors import InvalidArgument
 from volplane.secret import Secret
 
-__all__ = [
-    "HOOKSPEC_VERSION",
-    "DriverInfo",
-    "Param",
-    "Parameter",
-    "ParameterKind",
-    "ParameterSchema",
-    "Predecessor",
-    "read_parameters",
-]
-
 P = TypeVar("P")
 
 HOOKSPEC_VERSION = 1

@@ -26,8 +26,6 @@ from urllib.parse import quote, quote_plus
 from volplane._messages import one_line, sanitize
 from volplane.errors import Unavailable
 
-__all__ = ["HIDDEN", "Secret", "SecretPlace", "redacted"]
-
 HIDDEN: Final = "***"
 """The text that replaces a secret in logs and messages."""
 LONGEST: Final = 65_536

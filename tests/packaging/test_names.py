@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import volplane
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -38,7 +36,7 @@ FOR_AUTHORS = (
 DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 CONTRACT = FOR_AUTHORS[:7]
 KITS = ("volplane.cloud", "volplane.directory")
-PUBLIC = {*CONTRACT, *(name for name, path in MODULES.items() if path.name == "__init__.py")}
+PUBLIC = {name for name, path in MODULES.items() if path.name == "__init__.py"}
 
 
 @cache
@@ -85,19 +83,14 @@ def test_every_exported_class_and_function_for_authors_says_what_it_promises() -
         for name in MODULES
         if name.startswith(FOR_AUTHORS) and not name.startswith("volplane_embedded")
         for statement in parsed(name).body
-        if isinstance(statement, DEFINITIONS) and statement.name in (exported(parsed(name)) or [])
+        if isinstance(statement, DEFINITIONS)
+        if statement.name in (exported(parsed(name)) or []) or (name in CONTRACT and not statement.name.startswith("_"))
         if not ast.get_docstring(statement)
     ] == []
 
 
 def test_every_module_with_code_says_what_it_is_about() -> None:
     assert [name for name in MODULES if parsed(name).body and not ast.get_docstring(parsed(name))] == []
-
-
-@pytest.mark.parametrize("name", CONTRACT)
-def test_every_public_name_of_the_contract_is_exported_by_its_module(name: str) -> None:
-    tree = parsed(name)
-    assert sorted(set(defined(tree)) - set(exported(tree) or [])) == []
 
 
 def test_authors_find_every_name_of_the_contract_in_the_package() -> None:
@@ -110,20 +103,17 @@ def test_authors_find_every_name_of_the_contract_in_the_package() -> None:
         "ApiUnavailable",
         "BackoffError",
         "ConfigurationError",
-        "HIDDEN",
-        "HOOKSPEC_VERSION",
         "OperationError",
         "OperationInProgress",
         "OutcomeUnknown",
-        "PROJECT",
         "PluginError",
-        "REQUIRED_HOOKS",
         "RetryPolicy",
         "SecretPlace",
-        "hookspec",
     }
-    contract = {each for name in CONTRACT for each in importlib.import_module(name).__all__}
-    assert contract - ours_alone == set(volplane.__all__)
+    contract = {each for name in CONTRACT for each in (*defined(parsed(name)), *(exported(parsed(name)) or ()))}
+    assert contract - ours_alone <= set(volplane.__all__)
+    values = {"Segment", "hookimpl"}
+    assert set(volplane.__all__) - values <= contract - ours_alone
 
 
 def test_every_hook_says_what_it_promises() -> None:

@@ -36,7 +36,7 @@ LONGEST_STATE: Final = 4096
 
 RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
     request.hook: get_args(result) or (result,)
-    for request in map(vars(requests).get, requests.__all__)
+    for request in vars(requests).values()
     if isinstance(request, type) and issubclass(request, HookRequest) and request is not HookRequest
     for result in get_args(vars(request)["__orig_bases__"][0])
 }
