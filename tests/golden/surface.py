@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import typer.main
 import yaml
@@ -118,7 +118,9 @@ def _parameter(parameter: Any) -> str:
     opposite = [f"/{each}" for each in parameter.secondary_opts]
     default = None if callable(parameter.default) else parameter.default
     given = "" if default in (None, False, "", (), []) else f" = {getattr(default, 'value', default)}"
-    choices = f" {'|'.join(type(default))}" if isinstance(default, StrEnum) else ""
+    of = parameter.type_descriptor.annotation
+    allowed = type(default) if isinstance(default, StrEnum) else get_args(of) if get_origin(of) is Literal else ()
+    choices = f" {'|'.join(allowed)}" if allowed else ""
     marks = ["flag"] * getattr(parameter, "is_flag", False)
     marks += ["required"] * parameter.required + ["repeatable"] * getattr(parameter, "multiple", False)
     return " ".join([*names, *opposite]) + choices + given + "".join(f" ({mark})" for mark in marks)

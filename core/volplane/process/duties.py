@@ -38,8 +38,6 @@ DEFAULT_CONTROLLERS: Final = ",".join(duty.option for duty in DUTIES if duty.def
 """Value of `--controllers` where a kube-controller-manager binds, protects, and decides what is attached."""
 CHANGES: Final = tuple(queue for duty in DUTIES for queue in duty.changes)
 """The queues of controllers that change the volumes of bound claims."""
-PLACER: Final = ASSIGNER.option
-"""The controller that places claims of distributed drivers: a value of `--placement` and `--immediate`."""
 ATTACHES: Final = ATTACHER.option
 """The queue of the controller that calls the hooks of attachments, with whose nodes attachments are compared."""
 NODE_CONTROLLERS: Final = tuple(duty.option for duty in DUTIES if duty.on_nodes)
@@ -47,10 +45,7 @@ NODE_CONTROLLERS: Final = tuple(duty.option for duty in DUTIES if duty.on_nodes)
 
 
 def controllers_of_node(text: str) -> frozenset[str]:
-    """Return the value of `--controllers` beside `--node-name`.
-
-    Raises ConfigurationError for a controller of the whole cluster.
-    """
+    """Return `--controllers` beside `--node-name`. Raises ConfigurationError for one of the whole cluster."""
     if text == DEFAULT_CONTROLLERS:
         return frozenset(NODE_CONTROLLERS)
     chosen = parse_controllers(text)
