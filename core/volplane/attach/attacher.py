@@ -188,10 +188,7 @@ def _declare(
 
 
 def declared(volume: Volume, node: Node, attacher: str, cluster: ClusterState) -> dict[str, Any]:
-    """Return what the attacher of this process would write on a new attachment; {} if it would not attach it now.
-
-    If the attachment is created with these finalizers and annotations, that saves a write.
-    """
+    """Return what the attacher of this process would write on a new attachment, which saves a write; {} for nothing."""
     candidates = cluster.drivers.attachers(attacher)
     driver = _driver_for(volume, candidates, cluster).driver if candidates else None
     if driver is None or not driver.info.attach_required or volume.terminating:
@@ -426,10 +423,7 @@ def node_of_record(attachment: VolumeAttachment, record: AttachmentIntent, node:
 
 
 def decide_csi_driver(name: str, cluster: ClusterState, *, attacher: bool, capacity: bool) -> Action:
-    """Return the next action for the CSIDriver of the driver of this name.
-
-    attacher, capacity: this process serves attachments, publishes room.
-    """
+    """Decide the CSIDriver of a driver. attacher, capacity: this process serves attachments, publishes room."""
     driver = cluster.drivers.get(name) or cluster.drivers.distributed(name)
     if driver is None:
         return Settled()  # No driver of this process has the name: the object is of others.

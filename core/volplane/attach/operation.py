@@ -119,10 +119,7 @@ class AttachOperation(_AttachmentOperation):
         self.deps.cluster.attachments.observe(written)
 
     def _refuse_second_node(self, run: Run, attachment: VolumeAttachment, volume: Volume) -> None:
-        """Raise AttachedElsewhere if a volume for one node at a time is at another node, whatever its backend allows.
-
-        Another PersistentVolume of the asset counts, too: one that allows a single node is enough.
-        """
+        """Raise AttachedElsewhere if any volume of the asset allows a single node only, and it is at another one."""
         cluster = self.deps.cluster
         same = map(cluster.volumes.get, cluster.overlaps.same_asset(volume))
         if run.node and all(shares_nodes(each) for each in same if each is not None):

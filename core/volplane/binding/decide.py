@@ -273,10 +273,7 @@ def migration_step(kind: Kind[Any], item: Claim | Volume) -> Patch | None:
 
 
 class ClaimReconciler:
-    """Decides claims, keeping a chosen volume from others until the write that binds it is answered.
-
-    It also counts the claims that get the default class later, and the writes of it that failed.
-    """
+    """Decides claims. Keeps a chosen volume from others until its write is answered; counts claims given a class."""
 
     def __init__(self, cluster: ClusterState, decide: Decide, claims: Queue, metrics: Metrics | None = None) -> None:
         self._cluster = cluster
@@ -404,10 +401,7 @@ def _what_is_near(claim: Claim, cluster: ClusterState) -> str:
 
 
 def rests_with_its_claim(volume: Volume, cluster: ClusterState) -> bool:
-    """Return whether it is bound, or the claim's side goes on binding it, and nothing about it is to be put right.
-
-    What becomes of the claim queues it.
-    """
+    """Return whether it is bound, or its claim goes on binding it, and nothing is to be put right on the volume."""
     claim = cluster.claim_of(volume)
     if claim is None or volume.annotation(names.INTENT) is not None:
         return False

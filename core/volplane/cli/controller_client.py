@@ -109,10 +109,7 @@ async def lease_holder(client: Client, namespace: str) -> str:
 
 @asynccontextmanager
 async def cluster_client(kubeconfig: Path | None) -> AsyncIterator[Client]:
-    """Yield a client for the cluster of `HttpTransport.connect`, until the block ends.
-
-    Raises ConfigurationError, and ApiError with the server's address and what to check.
-    """
+    """Yield a client. Raises ConfigurationError, and ApiError with the server's address and what to check."""
     transport = await HttpTransport.connect(kubeconfig)
     try:
         yield Client(transport)

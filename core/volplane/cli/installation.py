@@ -236,19 +236,13 @@ def _admission(wanted: Installation, parsed: Configuration, homes: Mapping[str, 
 
 
 def node_policy(nodes: str, drivers: str) -> Iterator[Json]:
-    """Tie what the account of the processes of nodes writes to the node of its token.
-
-    nodes: their namespace. drivers: the names of the drivers on nodes, as a list in JSON.
-    """
+    """Tie the writes of the processes of nodes to their node. nodes: their namespace. drivers: a list in JSON."""
     text = text_of("volplane.cli", "node_policy.yaml")
     yield from yaml.safe_load_all(text.replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}"))
 
 
 def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:
-    """Yield a class of each driver.
-
-    Its name is the first label of the driver's (fast of fast.example.com), or the whole where several begin so.
-    """
+    """Yield a class of each driver, named by the first label of the driver's name, if no other begins so."""
     firsts = [driver.partition(".")[0] for driver in drivers]
     for driver, first in zip(drivers, firsts, strict=True):
         yield _object("StorageClass", driver=driver, name=first if firsts.count(first) == 1 else driver)

@@ -170,10 +170,7 @@ def _made(plugin: Plugin, settings: list[DriverSettings]) -> Driver:
 
 
 def _example_options(plugin: Plugin) -> dict[str, object]:
-    """Return values of required options that the schema allows: creating a backend and `describe` touch no storage.
-
-    Raises ConfigurationError if no example fits an option.
-    """
+    """Return values of required options that the schema allows. Raises ConfigurationError if no example fits one."""
     options: dict[str, object] = {}
     for parameter in options_schema(plugin).parameters:
         if not parameter.required:

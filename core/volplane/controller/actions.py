@@ -84,10 +84,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Start an operation on `asset` of `driver`, unless another operation holds that asset.
-
-    The object is decided again when the operation ends, or when its back-off does.
-    """
+    """Start an operation on `asset` of `driver`, unless another holds it. Its end queues the object again."""
 
     verb: str
     """What to do, for which the dispatcher has a handler."""

@@ -133,10 +133,7 @@ class Controller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty(Generic[S]):
-    """A value of `--controllers`: what it may do, and the controllers that do it. What is static is known without them.
-
-    S is what the controllers share.
-    """
+    """A value of `--controllers`: what it may do, and the controllers that do it, which share an S."""
 
     option: str
     """The value; "" for controllers that serve several values, and decide by the role whether they are needed."""

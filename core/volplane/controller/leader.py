@@ -115,10 +115,7 @@ class Elector:
             )
 
     async def run(self, work: Callable[[Leadership], Awaitable[None]]) -> None:
-        """Campaign, work while leading, campaign again after a loss; return (or raise) when `work` does.
-
-        When cancelled, ends the work first and then releases the Lease.
-        """
+        """Campaign, work while leading, campaign again after a loss; end as `work` does. Then release the Lease."""
         while True:
             leadership = await self._campaign()
             self._announce(leadership)

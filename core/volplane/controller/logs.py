@@ -172,10 +172,7 @@ def new_span() -> str:
 
 
 def traceparent() -> str:
-    """Return the header `traceparent` for calls of the running task; "" outside of a pass and its operation.
-
-    Source: W3C Trace Context, 3.2.
-    """
+    """Return the header of W3C Trace Context 3.2 for calls of the running task; "" outside of a pass."""
     trace, span = fields().get("trace"), fields().get("span")
     return f"00-{trace}-{span}-01" if trace and span else ""
 

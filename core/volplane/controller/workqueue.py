@@ -118,10 +118,7 @@ class WorkQueue:
         self.add(key)
 
     def retry(self, key: str, backoff: Backoff, *, asked: float | None = None) -> float:
-        """Queue a key that failed after the delay of `backoff`; returns the delay in seconds.
-
-        The failures of a key are counted together, whatever their back-off. asked: what the other side asked for.
-        """
+        """Queue a failed key after the delay of `backoff`, which is returned. asked: what the other side asked for."""
         failures = self.failures[key] = self.failures.get(key, 0) + 1
         seconds = backoff.delay(failures, asked=asked)
         self._counters.retried()

@@ -60,10 +60,7 @@ class DriverView:
         return hook in self.hooks
 
     def typed_parameters(self, parameters: Mapping[str, str], *, of_snapshot: bool = False) -> dict[str, Any]:
-        """Return the typed values of a class's parameters. Raises InvalidArgument as `class_parameters`.
-
-        of_snapshot: it is a VolumeSnapshotClass.
-        """
+        """Return the typed values of parameters of a class, or a VolumeSnapshotClass. Raises InvalidArgument."""
         schema = self.info.snapshot_parameters if of_snapshot else self.info.parameters
         return class_parameters(schema, parameters, f"driver {self.name}", self.options)
 

@@ -217,10 +217,7 @@ def options_schema(plugin: Plugin) -> ParameterSchema:
 def build_driver(
     name: str, plugin: Plugin, options: Mapping[str, object], extensions: Sequence[Extension] = ()
 ) -> Driver:
-    """Make one driver. extensions: the first is the outermost.
-
-    Raises ConfigurationError for a bad name or bad options, PluginError for what breaks the contract.
-    """
+    """Make one driver. Raises ConfigurationError for a bad name or options, PluginError for a broken contract."""
     if flaw := contract.driver_name_flaw(name):
         raise ConfigurationError(flaw)
     backend, secrets = _make(plugin, options, f"driver {name}")

@@ -127,10 +127,7 @@ def _obstacle(wanted: str, found: KubeObject | None, driver: DriverView) -> str:
 
 
 def _cancel(claim: Claim, volume: Volume, cluster: ClusterState) -> Action:
-    """End a change to a class that is not wanted any more, and towards which nothing was changed.
-
-    If there is a former class, `modification_target` is that one, and it is applied again.
-    """
+    """End a change to a class that is not wanted any more, and towards which nothing was changed."""
     if volume.annotation(names.MODIFICATION) is not None:
         # The recorded class is refused and not wanted: only the one before it may have been applied.
         known = read_intent(ChangeIntent, volume.annotation(names.MODIFICATION))

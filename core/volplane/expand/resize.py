@@ -50,10 +50,7 @@ def wants_more(claim: Claim) -> bool:
 
 
 def notes_size_before(volume: Volume) -> bool:
-    """Return whether the volume says which size its file system had before the asset grew.
-
-    A claim that is bound to it before the node has grown the file system shows this size.
-    """
+    """Return whether it says which size its file system had before the asset grew: claims bound to it show that."""
     return volume.annotation(names.PRE_RESIZE_CAPACITY) is not None
 
 
@@ -288,10 +285,7 @@ def recorded_state(saved: str | None, target: str) -> dict[str, Any] | None:
 def conditions_with(
     claim: Claim, family: Collection[str], condition: str, now: datetime, *, message: str = ""
 ) -> list[dict[str, Any]] | None:
-    """Return the claim's conditions, in which `condition` ("" = none) replaces all of its family.
-
-    A condition that exists keeps its time of transition.
-    """
+    """Return the conditions with `condition` ("" = none) in place of its family. One that exists keeps its time."""
     if not condition:
         return conditions_without(claim, family)
     when = _condition(claim, condition).get("lastTransitionTime") or timestamp(now)

@@ -67,10 +67,7 @@ async def read_pod(client: Client, key: str) -> PodExplanation:
 
 
 async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
-    """Read the objects that the pod's volumes depend on, without drivers: no hook tells where a volume is attached.
-
-    Other pods that use its claims are in its namespace.
-    """
+    """Read what the pod's volumes depend on, without drivers: no hook tells where a volume is attached."""
     cluster = ClusterState(
         cluster_id="",
         claims=Cache(CLAIMS, CLAIM_INDEXES),
@@ -182,10 +179,7 @@ def _unusable(pod: Pod, volume: PodVolume, key: str, claim: Claim | None, cluste
 
 
 def _on_node(pod: Pod, name: str, volume: Volume, cluster: ClusterState) -> tuple[list[str], list[str]]:
-    """Return whether the volume is attached to the pod's node and what prevents it, and what happens next.
-
-    name: of the volume in the pod.
-    """
+    """Return where the attachment of a volume, called `name` in the pod, stands, and what happens next."""
     node = pod.spec.node_name
     pair = desired.Pair(node, unique_name(volume))
     if not pair.volume or not desired.needs_attaching(pair.volume, cluster):

@@ -33,10 +33,7 @@ log = logging.getLogger(__name__)
 
 
 async def ensure_namespace(client: Client, name: str, labels: Mapping[str, str] | None = None) -> None:
-    """Create our namespace with these labels if it does not exist; an existing one keeps its labels.
-
-    If this account may not read namespaces, it must exist.
-    """
+    """Create our namespace with these labels unless it exists, or this account may not read namespaces."""
     try:
         found = await client.find(NAMESPACES, name)
     except ApiForbidden:

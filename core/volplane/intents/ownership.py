@@ -192,10 +192,7 @@ def removes_protection(volume: Volume, cluster: ClusterState) -> bool:
 
 
 def without_finalizer(volume: Volume, *, why: str, protection: bool = False) -> Patch:
-    """Return the write that removes the finalizers that hold the object for its asset, which is gone.
-
-    protection: that which protects bound volumes is removed with them.
-    """
+    """Remove the finalizers that hold the object for its asset, and with `protection` that of bound volumes."""
     unwanted = {*_RECLAIM, names.EXTERNAL_PROVISIONER_FINALIZER, *([names.VOLUME_PROTECTION] if protection else ())}
     body = {"metadata": {"finalizers": volume.finalizers_without(*unwanted)}}
     return Patch(kind=VOLUMES, target=volume, body=body, why=why)

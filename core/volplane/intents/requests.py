@@ -80,10 +80,7 @@ def provision_request(
     attributes: VolumeAttributesClass | None = None,
     copied: VolumeIdentity | None = None,
 ) -> ProvisionRequest:
-    """Return what to make for the claim. Raises InvalidArgument if the class's parameters are refused.
-
-    copied: what the intent says that the asset is a copy of.
-    """
+    """Return what to make for the claim, perhaps as a copy of `copied`. Raises InvalidArgument for its parameters."""
     source = intent.source or SourceRecord()
     selected = claim.annotation(names.SELECTED_NODE)
     parameters, _ = split_parameters(storage_class)

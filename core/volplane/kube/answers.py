@@ -47,10 +47,7 @@ class Page(Fields):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """Objects of a list, in the server's order.
-
-    version: the resourceVersion the list is of. unreadable: keys of objects that exist but did not decode.
-    """
+    """Objects of a list in the order of the server, the version it is of, and keys of objects that did not decode."""
 
     items: list[T]
     version: int

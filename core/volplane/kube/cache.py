@@ -128,10 +128,7 @@ class Cache(Generic[T]):
         self.listed.set()
 
     def contradicts(self, listed: T, version: int, *, begun: float) -> bool:
-        """Tell whether a list of `version` is wrong about the object: it was already newer, replaced or deleted.
-
-        begun: loop time at which the list was asked for.
-        """
+        """Tell whether a list of `version`, asked for at loop time `begun`, is outdated about the object."""
         cached = self._objects.get(listed.key)
         if cached is not None and listed.version < cached.version <= version:
             return True

@@ -67,10 +67,7 @@ class Quantity:
 
 
 def parse(text: str | float) -> Quantity:
-    """Read a quantity; numbers stand for their JSON text.
-
-    Raises ValueError, worded as the API server words it, for what is no quantity.
-    """
+    """Read a quantity; numbers stand for their JSON text. Raises ValueError in the words of the API server."""
     if isinstance(text, str):
         # Tenants write texts of any length, which are not kept.
         return _parse(text) if len(text) <= _LONGEST_CACHED else _parse.__wrapped__(text)

@@ -46,10 +46,7 @@ T = TypeVar("T", bound=KubeObject)
 
 @dataclass(eq=False, repr=False)
 class Reflector(Generic[T]):
-    """Fills `cache` with the objects of its kind that the selectors choose.
-
-    With a selector, an object that leaves the selection is deleted from the cache although it exists.
-    """
+    """Fills `cache` with the objects of its kind that the selectors choose, and drops what leaves the selection."""
 
     client: Client
     cache: Cache[T]

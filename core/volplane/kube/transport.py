@@ -44,10 +44,7 @@ class LineStream(Protocol):
         """Found under their names in lower case."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """Return the lines, without their newlines, until the server ends the answer.
-
-        Raises ApiUnavailable if the connection breaks or falls silent.
-        """
+        """Return the lines until the server ends the answer. Raises ApiUnavailable if it breaks off or falls silent."""
 
     async def read(self) -> bytes:
         """Return the rest of the answer as a whole: the Status of a refusal."""

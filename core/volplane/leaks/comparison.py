@@ -338,10 +338,7 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def feed_live(kinds: KindsToCompare, client: Client) -> None:
-    """Compare with what the API server has now. Raises ApiError; VolplaneError if an object cannot be read.
-
-    kinds: of a comparison.
-    """
+    """Compare with what the server has now. Raises ApiError, and VolplaneError for an object that is unreadable."""
     for kind, add in kinds:
         pages: AsyncIterator[Listing[Any]] = client.pages(kind, limit=CHUNK)
         async for page in pages:

@@ -135,10 +135,7 @@ UNLIMITED: Final = DriverLimits(concurrency=sys.maxsize)
 
 
 def retry_delay(error: BaseException, failures: int) -> float:
-    """Return the seconds until an operation runs again after its `failures`-th failure in a row, counted from 1.
-
-    The rows are `HOOK_FAILED_SLOW` for errors of the slow policy and `HOOK_FAILED` for all others.
-    """
+    """Return the seconds until an operation runs again after its `failures`-th failure in a row, counted from 1."""
     slow = isinstance(error, BackendError) and error.retry is RetryPolicy.SLOW
     asked = error.retry_after if isinstance(error, BackendError | ApiError) else None
     return (HOOK_FAILED_SLOW if slow else HOOK_FAILED).delay(failures, asked=asked)

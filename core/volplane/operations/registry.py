@@ -330,10 +330,7 @@ class OneShotStatus:
 
 
 class OneShots(Generic[T]):
-    """Runs the one-shot operations of one verb, each for an item that a person asked for.
-
-    Belongs to the event loop of the dispatcher's registry.
-    """
+    """Runs the one-shot operations of one verb, each for an item that a person asked for. Belongs to one loop."""
 
     def __init__(self, dispatcher: Dispatcher, verb: str, perform: Callable[[Run, T], Awaitable[str | None]]) -> None:
         """perform: returns what was done, as a sentence; `Again` goes on with it after a pause."""

@@ -109,10 +109,7 @@ def decide_race(
 
 
 def take_again(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """Return the next action for a claim that was taken for an earlier Node of our name; None for any other claim.
-
-    No assigner gives it the new uid, and every other process leaves it alone.
-    """
+    """Return the next action for a claim that was taken for an earlier Node of our name, which nobody else touches."""
     node = cluster.own_node
     if node is None or claim.annotation(names.SELECTED_NODE) != node.name:
         return None

@@ -38,10 +38,7 @@ class _Place:
 
 
 class PublishedRoom:
-    """Follows the cache of CSIStorageCapacity objects.
-
-    Of several objects for one class and node the one with the most room counts, as for the scheduler.
-    """
+    """Follows the cache of CSIStorageCapacity. Of several for one class and node that with the most room counts."""
 
     def __init__(self, nodes: NodeBook) -> None:
         self._nodes = nodes

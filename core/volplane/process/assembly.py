@@ -189,10 +189,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
 
 
 def watches_of(controllers: Iterable[Controller]) -> dict[str, Watch]:
-    """Return what the controllers watch, by plural; what nothing waits for comes last.
-
-    Of several watches of a cache the one of all namespaces wins.
-    """
+    """Return what is watched, by plural, optional kinds last. A watch of all namespaces wins over others."""
     found: dict[str, Watch] = {}
     for controller in controllers:
         watches = (*controller.watches, *(replace(each, required=False) for each in controller.own))

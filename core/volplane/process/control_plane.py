@@ -183,10 +183,7 @@ class Term:
         return "" if self.plane.role.runs("binder") else missing
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, by the caller or because the term gave up; then stop all in order.
-
-        Cancelled, it stops in the same order.
-        """
+        """Run until `stop` is set, the term gives up or is cancelled; then stop all in order."""
         plane = self.plane
         async with asyncio.TaskGroup() as group:
             events = group.create_task(self.recorder.run(), name="events")

@@ -124,10 +124,7 @@ class ControllerProcess:
         return "" if lease is None else lease.spec.holder_identity or ""
 
     async def wait_working(self) -> ControlPlane:
-        """Return the controllers once this process leads, its caches are synced, and no driver is starting.
-
-        A driver that hangs while it is made is waited for until its deadlines.
-        """
+        """Return the controllers once this process leads, its caches are synced, and every driver is made or broken."""
         while (plane := self.plane) is None:
             await self._leading.wait()
         await plane.wait_synced()

@@ -167,10 +167,7 @@ class ProvisionOperation:
     async def _gives_back(
         self, claim: Claim, intent: ClaimIntent, driver: DriverView, error: errors.BackendError
     ) -> bool:
-        """Return whether the scheduler shall choose another node: the place is full, or the plugin is in-tree.
-
-        Another segment may be tried only once nothing is, or will be, in this one.
-        """
+        """Return whether the scheduler shall choose another node, as nothing is, or will be, in this full place."""
         if isinstance(error, errors.AlreadyDeleted):
             return False  # The next generation may well be made here.
         if not is_in_tree(driver.name) and not (isinstance(error, errors.ResourceExhausted) and error.reschedule):

@@ -52,10 +52,7 @@ _MOST_STRANGERS = 3
 
 
 def decide_recycle(volume: Volume, cluster: ClusterState, reads: LiveReads, terms: Terms) -> Action:
-    """Return the next action for a volume to be erased, if its claim is gone (see `delete.require_claim_gone`).
-
-    A scrub that the policy does not ask for any more is ended.
-    """
+    """Return the next action for a volume to be erased, or whose scrub is not wanted any more, if its claim is gone."""
     if not recycles(volume):
         return end_scrub(volume, cluster, reads, terms)
     intent = recycle_intent_of(volume)

@@ -78,10 +78,7 @@ class Beside:
         return provision.decide_provision(claim, storage_class, self.cluster, reads, provision.Terms())
 
     def _end_intent(self, claim: Claim, _reads: LiveReads, *, moved: bool = False) -> Action:
-        """End an intent that leads nowhere any more. One of a driver that is not configured may be another process's.
-
-        moved: see `settle`.
-        """
+        """End an intent that leads nowhere, unless its driver may be another process's. moved: see `settle`."""
         cluster = self.cluster
         if not record.left_to_end(claim, cluster):
             return Settled()

@@ -295,10 +295,7 @@ class NodePlaces:
 
 
 def unique_name(volume: Volume) -> str:
-    """Return driver and handle as one name, by which nodes report the volume; "" if it needs no attaching.
-
-    Two PersistentVolumes with the same driver and handle are one volume.
-    """
+    """Return driver and handle as one name, by which nodes report the volume; "" if it needs no attaching."""
     driver, handle = csi_source(volume)
     return f"{CSI_PREFIX}{driver}^{handle}" if driver else ""
 

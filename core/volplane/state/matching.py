@@ -190,10 +190,7 @@ def refers_to(volume: Volume, claim: KubeObject) -> bool:
 
 
 def refusal(volume: Volume, claim: Claim, *, ignoring: Collection[str] = ()) -> str:
-    """Return why the volume cannot be bound to the claim, by the first check that fails; "": it can.
-
-    ignoring: the checks to skip: deletion, size, class, attributes, mode, access, source.
-    """
+    """Return why it cannot be bound to the claim, or "". ignoring: names of checks to skip."""
     offered, wanted = place_of(volume), place_of(claim)
     modes = set(claim.spec.access_modes or ())
     checks = (

@@ -126,10 +126,7 @@ def generation_of(volume: Volume) -> int:
 
 
 def asset_key(volume: Volume) -> str:
-    """Return the name by which operations of one driver exclude each other: ours, else handle or source.
-
-    How a disk is mounted does not count: two volumes of one disk may differ in it.
-    """
+    """Return the name by which operations of a driver exclude each other: ours, else handle or source, unmounted."""
     if volume.annotation(names.PROVISIONED_BY) is not None:
         return volume.name
     source, (driver, handle) = volume_source(volume), csi_source(volume)

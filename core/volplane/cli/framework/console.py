@@ -115,10 +115,7 @@ class Console:
             self.note(f"and {len(rows) - len(cells)} more; -o json shows all")
 
     def data(self, value: object, output: Output) -> None:
-        """Write a result for programs: JSON or YAML of anything that msgspec can encode, never coloured.
-
-        Characters that a terminal obeys are written as escapes.
-        """
+        """Write JSON or YAML of anything that msgspec can encode; what a terminal obeys is written as escapes."""
         import msgspec  # noqa: PLC0415 - start-up time
 
         if output is Output.JSON:
@@ -139,10 +136,7 @@ class Console:
 
     @contextmanager
     def progress(self, what: str, total: int | None = None) -> Iterator[Progress]:
-        """Show progress on stderr: one line that is redrawn on a terminal, else a line at the start and the end.
-
-        After Ctrl-C nothing of the line is left on a terminal.
-        """
+        """Show progress on stderr: a line that is redrawn on a terminal, else one at the start and one at the end."""
         shown = Progress(self._err, what, total, moving=self._colour_err)
         final = True
         try:

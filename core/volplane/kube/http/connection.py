@@ -154,10 +154,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     async def into_tunnel(self, tls: ssl.SSLContext | None, server_name: str) -> None:
-        """Speak to the server behind the proxy, which has just opened the tunnel; by TLS, unless `tls` is None.
-
-        Raises OSError if TLS fails.
-        """
+        """Speak to the server behind the proxy, by TLS unless `tls` is None. Raises OSError if TLS fails."""
         self._parser = httptools.HttpResponseParser(self)
         self._answer, self._tunnel = None, False
         if tls is None or self._transport is None:

@@ -89,10 +89,7 @@ class Address:
 
 
 def proxy_from_environment(server: Address) -> str:
-    """Return the URL of the proxy that HTTPS_PROXY or HTTP_PROXY, and NO_PROXY, name for a server; "": none.
-
-    As client-go does; source: golang.org/x/net/http/httpproxy.
-    """
+    """Return the URL of the proxy for a server, or "", as client-go finds it (golang.org/x/net/http/httpproxy)."""
     proxy, address = _variable(f"{server.scheme}_proxy"), _network(server.host)
     if not proxy or server.name == "localhost" or (address is not None and address.is_loopback):
         return ""
