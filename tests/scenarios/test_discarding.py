@@ -536,6 +536,31 @@ async def test_without_find_a_job_is_followed_to_its_asset_and_that_is_deleted()
         assert len({(request.name, request.owner, request.capacity_bytes) for request in made}) == 1
 
 
+@pytest.mark.parametrize("crashes", [0, 1])
+async def test_a_job_is_followed_with_the_size_that_it_was_asked_for_though_its_claim_took_another_volume_and_grew(
+    crashes: int,
+) -> None:
+    backend = ScriptedBackend(DRIVER)
+    running = InProgress(retry_after=2.0, state={"job": 7})
+    backend.script("provision", running, running, OK)
+    async with Harness(backend) as lab:
+        await create_class(lab, allowVolumeExpansion=True)
+        await lab.start()
+        await ask(lab)
+        await asyncio.sleep(1.0)
+        await lab.create("volumes", volume("static", storageClassName="fast"))
+        await lab.patch("claims", "c", {"spec": {"volumeName": "static"}})
+        await lab.until(lambda: bound(lab))
+        await lab.patch("claims", "c", {"spec": {"resources": {"requests": {"storage": "3Gi"}}}})
+        for _ in range(crashes):
+            lab.crash()
+        await lab.settle(60.0)
+        made = [request.capacity_bytes for request in backend.requests if isinstance(request, ProvisionRequest)]
+        assert made == [1 << 30] * 3
+        assert not backend.assets
+        assert INTENT not in (await lab.claim("c"))["metadata"]["annotations"]
+
+
 async def test_without_find_a_job_that_was_begun_to_find_an_asset_goes_on_if_that_is_wanted_again() -> None:
     backend = ScriptedBackend(DRIVER)
     backend.script("provision", BackendError("lost"), InProgress(retry_after=20.0, state={"job": 7}), OK)
@@ -590,6 +615,10 @@ async def test_a_job_whose_class_is_gone_is_said_to_lack_it_and_ends_once_it_is_
         assert await lab.claims() == {}
         assert not backend.assets
         assert backend.calls["provision"] == 3, "an outcome that is unknown is asked for again"
+
+
+async def bound(lab: Harness) -> bool:
+    return await lab.claims() == {"c": "Bound"}
 
 
 async def called(backend: ScriptedBackend, hook: str) -> bool:

@@ -27,6 +27,8 @@ from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, VOLUME_INDE
 from volplane.state.records import Sealer
 
 DRIVER: Final = "disk.example.com"
+GIB = 1 << 30
+"""What the claims of tests ask for."""
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 HOOKS: Final = frozenset({"describe", "owns", "provision", "delete", "recycle"})
 

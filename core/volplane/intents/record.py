@@ -37,7 +37,7 @@ from volplane.kube.kinds import CLAIMS, LEASES, VOLUMES, Kind
 from volplane.kube.leases import fence_of
 from volplane.kube.objects import Claim, Lease, StorageClass, Volume, VolumeAttachment
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import class_of_claim, refers_to
+from volplane.state.matching import class_of_claim, refers_to, request_of, whole_bytes
 from volplane.state.naming import generation_of, volume_name_of
 from volplane.state.progress import Discarded, Discarding, Pending
 from volplane.state.records import (
@@ -159,6 +159,8 @@ def record_intent(
     others: Mapping[str, str | None] | None = None,
 ) -> Patch:
     """Return the write of an intent over the one before, with our finalizer. others: annotations to write with it."""
+    if not intent.size and not claim.spec.volume_name:
+        intent = replace(intent, size=whole_bytes(request_of(claim)))
     metadata: dict[str, Any] = {"annotations": {names.INTENT: cluster.sealed(claim, intent), **(others or {})}}
     # The API server refuses new finalizers on an object that is being deleted.
     if not claim.terminating and not claim.has_finalizer(names.PROVISIONING_FINALIZER):

@@ -87,7 +87,7 @@ def provision_request(
     return ProvisionRequest(
         context=context,
         name=volume_name_of(claim),
-        capacity_bytes=whole_bytes(request_of(claim)),
+        capacity_bytes=intent.size or whole_bytes(request_of(claim)),
         owner=owner_of_claim(claim, context),
         claim=ClaimIdentity(
             namespace=claim.namespace,

@@ -140,7 +140,8 @@ def _give_up(claim: Claim, intent: ClaimIntent, name: str, state: PlacementState
         metadata |= settled
     else:
         # The next generation: what the node may have made is another asset, and is never taken for the claim's.
-        later = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=intent.generation + 1)
+        generation = intent.generation + 1
+        later = ClaimIntent(v=INTENT_VERSION, driver=intent.driver, generation=generation, size=intent.size)
         annotations[names.INTENT] = state.cluster.sealer.seal(claim.uid, later)
     if claim.spec.volume_name:
         del annotations[names.SELECTED_NODE]

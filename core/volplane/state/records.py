@@ -79,6 +79,8 @@ class ClaimIntent(Intent, frozen=True):
     """The term (`volplane.Fence`) in which it is worked on; "" = without an election."""
     source: SourceRecord | None = None
     """None = the asset is to be empty."""
+    size: int = 0
+    """Bytes that it was asked for, as a claim that took another volume may grow meanwhile. 0 = not recorded."""
 
 
 class _Sealed(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class
-from unit.deciding import DRIVER, decide_claim, disk, read, state_with, told
+from unit.deciding import DRIVER, GIB, decide_claim, disk, read, state_with, told
 from unit.provision.test_decide import HELD, INTENT
 from volplane.controller.actions import LiveReads, Patch, Read, Run, Wait
 from volplane.kube.kinds import LEASES
@@ -64,7 +64,7 @@ def test_a_leader_takes_a_claim_over_whatever_term_began_it() -> None:
     """The Lease was made anew: its count of leaders is lower than the one that began the asset."""
     made = leading()
     taken = written(made, decided(made, read(LEASES, LEASE, lease())))
-    assert taken == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={}, fence=OURS)
+    assert taken == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={}, fence=OURS, size=GIB)
 
 
 @pytest.mark.parametrize("found", [None, lease(holder="them"), lease(transitions=4), lease(uid="lease-c")])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import DRIVER, decide_claim, decided, disk, fast, read, state_with, told
+from unit.deciding import DRIVER, GIB, decide_claim, decided, disk, fast, read, state_with, told
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, LiveReads, Patch, Read, Run, Settled
 from volplane.drivers.driver import DriverView
@@ -50,7 +50,7 @@ def test_the_intent_comes_before_everything_in_one_write() -> None:
     metadata, intent = declared(fast(finalizers=["example.com/x"]), storage_class(), drivers=(disk(),))
     assert metadata["finalizers"] == ["example.com/x", HELD]
     assert {k: v for k, v in metadata["annotations"].items() if k != INTENT} == ASKED
-    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
+    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, size=GIB)
 
 
 def with_intent(made: ClusterState, item: Claim, **intent: Any) -> Claim:
@@ -209,7 +209,7 @@ def test_after_a_discard_the_next_asset_is_another_one() -> None:
     made.progress.claims.track("uid-c").reached(Discarded())
     step = next_step(made)
     intent = made.sealer.open("uid-c", step.body["metadata"]["annotations"][INTENT])
-    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=3)
+    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=3, size=GIB)
 
 
 def test_a_full_place_gives_the_claim_back_and_forgets_the_place() -> None:
@@ -312,7 +312,9 @@ def test_a_damaged_record_of_a_dying_claim_is_restored_before_its_asset_goes() -
     """Found by the simulation: after a crash nobody knew any more in which place the asset was."""
     made = state_with(storage_class(), drivers=(disk(),))
     item = with_intent(made, fast(deletionTimestamp=DYING))
-    made.progress.claims.track(item.uid).intent = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "a"})
+    made.progress.claims.track(item.uid).intent = ClaimIntent(
+        v=INTENT_VERSION, driver=DRIVER, segment={"zone": "a"}, size=GIB
+    )
     item.metadata.annotations = {**(item.metadata.annotations or {}), INTENT: "not an intent"}
     made.claims.observe(item)
     step = next_step(made)
@@ -331,7 +333,7 @@ def test_a_record_that_nobody_knows_is_presumed_once_and_written_before_its_asse
     step = next_step(made)
     assert isinstance(step, Patch)
     presumed = made.sealer.open(item.uid, step.body["metadata"]["annotations"][INTENT])
-    assert presumed == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "b"})
+    assert presumed == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, segment={"zone": "b"}, size=GIB)
 
 
 def test_a_dying_claim_whose_volume_exists_is_let_go_and_the_volume_is_released() -> None:

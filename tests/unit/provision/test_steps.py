@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import DRIVER, HOOKS, decide_provision, disk, fast, read, state_with
+from unit.deciding import DRIVER, GIB, HOOKS, decide_provision, disk, fast, read, state_with
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Create, EventRecord, LiveReads, Patch, Read, Run, Wait, warning
 from volplane.intents.ownership import metadata_without_node
@@ -243,7 +243,7 @@ def test_a_parameter_that_the_driver_does_not_know_is_said_with_its_class() -> N
 def test_what_the_driver_can_make_is_declared(fields: Any, of_class: Any, driver: Any) -> None:
     made = cluster(drivers=(driver,))
     action = step(made, fast(**fields), storage_class(**of_class))
-    assert declared(made, action) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER)
+    assert declared(made, action) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, size=GIB)
 
 
 # --- a volume of our name -----------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_of_a_volume_that_was_deleted_before_it_was_bound_another_generation_is_
 def test_the_declaration_is_one_write() -> None:
     made, item = cluster(), fast(finalizers=["example.com/x"])
     made.fence = lambda: "3/us/lease-b"
-    sealed = made.sealer.seal("uid-c", ClaimIntent(v=INTENT_VERSION, driver=DRIVER, fence="3/us/lease-b"))
+    sealed = made.sealer.seal("uid-c", ClaimIntent(v=INTENT_VERSION, driver=DRIVER, fence="3/us/lease-b", size=GIB))
     body = {"metadata": {"annotations": {**asked(), INTENT: sealed}, "finalizers": ["example.com/x", HELD]}}
     expected = Patch(kind=CLAIMS, target=item, body=body, why="declare the intent to provision")
     assert step(made, item) == expected
@@ -301,7 +301,7 @@ def test_an_intent_without_a_place_gets_one_where_the_driver_has_places() -> Non
     made = cluster(drivers=(ZONED,))
     assert step(made, begun(made, segment={})) == PROVISION
     assert declared(made, step(made, begun(made, generation=2))) == ClaimIntent(
-        v=INTENT_VERSION, driver=DRIVER, generation=2, segment={}
+        v=INTENT_VERSION, driver=DRIVER, generation=2, segment={}, size=GIB
     )
 
 
@@ -310,7 +310,7 @@ def test_what_another_driver_began_is_discarded_before_this_one_begins() -> None
     assert step(made, begun(made, driver=OTHER)) == ELSEWHERE
     made.progress.claims.track("uid-c").reached(Discarded())
     again = declared(made, step(made, begun(made, driver=OTHER, generation=4)))
-    assert again == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=5)
+    assert again == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=5, size=GIB)
 
 
 def test_a_discard_that_has_begun_goes_on_with_its_driver_whatever_the_class_says() -> None:
@@ -329,12 +329,12 @@ def test_a_record_of_the_version_before_is_written_as_one_of_this_version() -> N
     made = cluster()
     item = begun(made, v=INTENT_VERSION - 1, generation=2)
     item.metadata.finalizers = None
-    assert declared(made, step(made, item)) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2)
+    assert declared(made, step(made, item)) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, size=GIB)
 
 
 def test_a_record_that_is_lost_is_written_as_this_process_knows_it() -> None:
     made = cluster()
-    known = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, state={"job": 1})
+    known = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, state={"job": 1}, size=GIB)
     made.progress.claims.track("uid-c").intent = known
     assert declared(made, step(made, fast(finalizers=[HELD]))) == known
 
@@ -454,7 +454,9 @@ def test_a_state_of_the_driver_replaces_the_one_before() -> None:
     item = begun(made, v=INTENT_VERSION - 1, state={"job": 1}, generation=2)
     made.progress.claims.track("uid-c").reached(Pending({"job": 2}, 1005.0, {"job": 1}), 1000.0)
     kept = step(made, item)
-    assert declared(made, kept) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, state={"job": 2})
+    assert declared(made, kept) == ClaimIntent(
+        v=INTENT_VERSION, driver=DRIVER, generation=2, state={"job": 2}, size=GIB
+    )
     assert kept.target is item
 
 
@@ -473,7 +475,7 @@ def test_a_full_place_is_forgotten_and_the_claim_given_back() -> None:
     action = step(made, item)
     assert action.why == "ask for another node"
     assert action.body["metadata"]["annotations"][SELECTED] is None
-    assert declared(made, action) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2)
+    assert declared(made, action) == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, size=GIB)
 
 
 def test_a_full_node_leaves_nothing_on_the_claim_that_its_process_would_have_to_end() -> None:
