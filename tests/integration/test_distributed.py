@@ -66,14 +66,18 @@ async def local_volume(cluster: DistributedCluster, node: str = "") -> dict[str,
     return volume
 
 
-async def begin_on_a_node_that_goes(cluster: DistributedCluster, *, late: bool = False) -> None:
-    """Let node a make the asset of claim `data` and go before it can say so, for longer than the class waits."""
+async def begin_on_a_node_that_goes(cluster: DistributedCluster, *, late: bool = False, dies: bool = True) -> None:
+    """Let node a make the asset of claim `data` and go before it can say so, for longer than the class waits.
+
+    dies: its process too; else that only reaches nobody.
+    """
     storage_class = "late" if late else "local"
     cluster.create_class(storage_class, late=late, parameters={names.NODE_GONE_AFTER: "1m"})
     cluster.scripts["a"].add(requests("create", "persistentvolumes"), unanswered, times=1e9)
     cluster.create_claim("data", storage_class, node="a")
     await cluster.advance(5)
-    await cluster.kill("a")
+    if dies:
+        await cluster.kill("a")
     cluster.set_ready("a", ready=False)
     await cluster.advance(70)
 
@@ -385,13 +389,15 @@ async def test_a_node_that_comes_back_leaves_the_claim_alone_that_went_elsewhere
         assert cluster.assets()["b"] == []
 
 
-async def test_a_claim_that_comes_back_to_a_node_replaces_what_was_begun_there_before() -> None:
+@pytest.mark.parametrize("dies", [True, False])
+async def test_a_claim_that_comes_back_to_a_node_replaces_what_was_begun_there_before(dies: bool) -> None:
     async with DistributedCluster(["a"]) as cluster:
-        await begin_on_a_node_that_goes(cluster)
+        await begin_on_a_node_that_goes(cluster, dies=dies)
         assert selected(cluster.claim("data")) is None
         cluster.scripts["a"].faults.clear()
         cluster.set_ready("a", ready=True)
-        await cluster.start("a")
+        if dies:
+            await cluster.start("a")
         await cluster.advance(70)
         volume = cluster.volume("data")
         assert volume is not None

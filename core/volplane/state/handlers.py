@@ -118,7 +118,7 @@ class EventHandlers:
             if (name := volume_name_of(new)) in self.cluster.volumes:
                 self.volumes.enqueue(name)
             if (intent := self.cluster.sealer.open(new.uid, record)) is not None:
-                claims.track(new.uid).intent_seen(intent)
+                self.cluster.progress.intent_seen(new.uid, intent)
         if not held and old is not None and old.has_finalizer(_HELD) and not self.cluster.begun(new.uid):
             claims.forget(new.uid)
         elif new.annotation(names.SELECTED_NODE) is None:

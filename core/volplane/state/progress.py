@@ -108,9 +108,6 @@ class ClaimProgress(msgspec.Struct):
         if self.intent is not None and intent.fence != self.intent.fence:
             # Another leader has worked on the claim since.
             self.step, self.attempted = None, None
-        known = (self.intent.driver, self.intent.generation) if self.intent is not None else None
-        if isinstance(self.step, Discarded) and (intent.driver, intent.generation) != known:
-            self.step = None  # The record is about another asset than the one that was discarded.
         self.intent = intent
 
     def provision_began(self) -> None:
@@ -342,6 +339,16 @@ class Progress:
     """By uid of the volume and verb."""
     unrecorded: dict[str, UnrecordedAttachment] = field(default_factory=dict)
     """By name of the attachment that each should have."""
+
+    def intent_seen(self, claim_uid: str, intent: ClaimIntent) -> None:
+        """Take over the record that a claim carries now. What hooks returned, or still return, of another asset than
+        the record's is dropped.
+        """
+        known = self.claims.track(claim_uid)
+        former = known.intent or intent
+        if (intent.driver, intent.generation) != (former.driver, former.generation):
+            known = self.claims.records[claim_uid] = ClaimProgress(begun=known.begun)
+        known.intent_seen(intent)
 
     def __len__(self) -> int:
         return sum(len(table.records) for table in (self.claims, self.volumes, self.changes, self.attachments))

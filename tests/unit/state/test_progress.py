@@ -46,11 +46,6 @@ CLAIMS: dict[str, tuple[ClaimProgress, Callable[[ClaimProgress], object], ClaimP
         lambda p: p.intent_seen(FIRST),
         Claim(step=Discarded(), intent=FIRST),
     ),
-    "a new intent is about another asset than the discarded one": (
-        Claim(step=Discarded(), intent=FIRST),
-        lambda p: p.intent_seen(SECOND),
-        Claim(intent=SECOND),
-    ),
     "provision begins": (Claim(attempted=3.0), lambda p: p.provision_began(), Claim(begun=True)),
     "provision begins after a discard": (Claim(step=Discarded()), lambda p: p.provision_began(), Claim(begun=True)),
     "provision goes on": (
@@ -216,6 +211,23 @@ def test_what_is_tracked_is_kept_until_it_is_forgotten() -> None:
     record.reached(Discarded())
     assert len(progress) == 0, "what an operation still writes is seen by nobody"
     assert progress.claims.get("c") == ClaimProgress()
+
+
+@pytest.mark.parametrize("later", [SECOND, ClaimIntent(v=1, driver="other")])
+def test_what_is_known_of_one_asset_and_what_a_hook_still_returns_of_it_is_not_taken_for_the_next_one(
+    later: ClaimIntent,
+) -> None:
+    progress = Progress()
+    progress.intent_seen("c", FIRST)
+    record = progress.claims.track("c")
+    record.provision_began()
+    record.reached(Pending(JOB, 5.0), 4.0)
+    progress.intent_seen("c", later)
+    record.reached(Made(ASSET), 9.0)
+    assert progress.claims.get("c") == Claim(intent=later, begun=True)
+    progress.claims.track("c").reached(Made(ASSET), 9.0)
+    progress.intent_seen("c", later)
+    assert progress.claims.get("c").step == Made(ASSET), "the same record is seen again"
 
 
 RECORDED: dict[str, tuple[dict[str, int] | None, dict[str, int] | None, bool]] = {
