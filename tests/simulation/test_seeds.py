@@ -43,9 +43,16 @@ def test_nothing_is_asked_that_nobody_could_know(seed: int) -> None:
         pytest.param(450, "hostile", id="a restore brings back a claim that its tenant held"),
         pytest.param(695, "trash", id="a claim that asked for a volume in the trash took another one, and goes later"),
         pytest.param(641, "reused", id="a machine that is gone is detached from under the name of the next one"),
+        pytest.param(1134, "attach", id="a thread that was stopped attaches to a machine that is gone by then"),
+        pytest.param(1158, "reused", id="a kubelet that is started anew twice reports what it knew in between"),
         pytest.param(804, "reused", id="an attachment is about the disk that its volume had before"),
     ],
 )
 def test_nor_in_these_scenarios(seed: int, scenario: str) -> None:
     report = run_seed(seed, scenario=scenario)
+    assert report.passed, str(report)
+
+
+def test_a_node_that_registered_again_unproven_keeps_the_disk_that_its_next_pod_is_about_to_mount() -> None:
+    report = run_seed(1193, scenario="reused")
     assert report.passed, str(report)

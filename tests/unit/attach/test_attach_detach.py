@@ -261,7 +261,8 @@ def test_pods_wait_for_the_end_of_a_detach_that_has_begun() -> None:
 
 def test_an_attachment_of_a_former_node_of_the_name_is_made_anew() -> None:
     renewed = node(uid="uid-new", in_use=["kubernetes.io/csi/other^x"])
-    action = decided(*bound(), renewed, pod(), attachment(attached=True)).action
+    reads = read(NODES, "node-a", renewed)
+    action = decided(*bound(), renewed, pod(), attachment(attached=True), reads=reads).action
     assert isinstance(action, Delete)
     used = node(uid="uid-new", in_use=[UNIQUE], attached=[UNIQUE])
     assert decided(*bound(), used, pod(), attachment(attached=True)).action == Settled()

@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from unit.attach.objects import CSI, PAIR, UNIQUE, attachment, bound, node, pod
 from unit.attach.test_attach_detach import decided, world
-from unit.deciding import disk, state_with
+from unit.deciding import disk, read, state_with
 from volplane.attach.attach_detach import decide_node
 from volplane.attach.attacher import decide_attachment, declaration
 from volplane.attach.desired import has_reported, registered_again, same_machine
 from volplane.controller.actions import Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
+from volplane.kube.kinds import NODES
 from volplane.kube.objects import Node, NodeSystemInfo, VolumeAttachment
 from volplane.state.progress import Attached
 
@@ -108,7 +109,11 @@ def test_what_pods_want_on_a_machine_that_may_be_another_waits_for_its_report() 
     left = attached_to(machine("u", boot="boot-0"))
     assert isinstance(decided(*bound(), machine(), pod(), left).action, Wait)
     assert decided(*bound(), machine(in_use=[UNIQUE], attached=[UNIQUE]), pod(), left).action == Settled()
-    assert isinstance(decided(*bound(), machine(late=10), pod(), left).action, Delete)
+    unlisted, listed = machine(late=10), machine(late=10, attached=[UNIQUE])
+    assert isinstance(decided(*bound(), listed, pod(), left).action, Wait), "until the report is withdrawn"
+    assert isinstance(decided(*bound(), unlisted, pod(), left).action, Read), "its kubelet may be about to mount it"
+    live = read(NODES, "node-a", unlisted)
+    assert isinstance(decided(*bound(), unlisted, pod(), left, reads=live).action, Delete)
 
 
 def test_the_new_node_lists_what_may_be_mounted_though_nobody_wants_it() -> None:
