@@ -117,7 +117,7 @@ def _wanted(
     if former is None:
         return Decision(Wait(reason=f"node {pair.node} was registered again, and has not reported yet what it uses"))
     if former:
-        # Another machine has the node's name now, and does not have the volume. If unproven, it may be about to mount it.
+        # Another machine has the node's name now, and does not have the volume. Unproven, it may be about to mount it.
         why = "it is of a former node"
         if node is not None and same_machine(attachment, node) is None:
             return _unwanted(pair, attachment, state, reads, why)

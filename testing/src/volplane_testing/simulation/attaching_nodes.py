@@ -123,6 +123,8 @@ class AttachingNodes(Nodes):
         if not machine:
             return
         self._trace.happened["node: is made anew"] += 1
+        if (former := self._view.nodes.get(node)) is not None:
+            self._safety.attachments.gone.add(former["spec"]["providerID"])
         self._drop(node)
         self._view.send(_USER, "DELETE", f"/api/v1/nodes/{node}", b"{}", headers=_JSON)
         self.evict_pods(node)
@@ -158,8 +160,8 @@ class AttachingNodes(Nodes):
         self._write_status(node)
 
     def _write_status(self, node: str) -> None:
-        """Write that it works on, as a kubelet does some time after its Node was made."""
-        if node in self._view.nodes and node not in self._lost:
+        """Write that it works on, as a kubelet does some time after its Node was made; not while it starts anew."""
+        if node in self._view.nodes and node not in self._lost and node not in self._silent:
             self._patch(node, {"status": {"conditions": [_ready("True", _NEXT_STATUS)]}}, _ME, "status")
 
     def recover(self) -> None:

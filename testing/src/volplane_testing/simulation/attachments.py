@@ -40,15 +40,22 @@ class Attachments:
         """(`source_key`, node, uid of the pod)."""
         self.restarting: set[str] = set()
         """Nodes whose Node is gone or new, while what runs there runs on."""
+        self.gone: set[str] = set()
+        """Machines that are no more: their node has another one now."""
         self._view = view
         self._disks = disks
         self._violations = violations
         self._excused = excused
         self._sick: dict[str, float] = {}
         """Node -> loop time at which it was last seen not to be ready."""
+        self._volume_uids: dict[str, str] = {}
+        """Uid of an attachment -> uid of its volume when it was made."""
         view.listeners.append(self._committed)
 
     def _committed(self, commit: Commit) -> None:
+        if commit.kind == "attachment" and commit.old is None and commit.new is not None:
+            volume = self._view.volumes.get(commit.new["spec"]["source"].get("persistentVolumeName", ""))
+            self._volume_uids[commit.new["metadata"]["uid"]] = volume["metadata"]["uid"] if volume is not None else ""
         if commit.kind == "node" and (not is_ready(commit.old) or not is_ready(commit.new)):
             name = (commit.new or commit.old or {})["metadata"]["name"]
             if name not in self.restarting:
@@ -74,7 +81,7 @@ class Attachments:
         for attachment in self.of(key):
             # One that somebody made by hand may come while a detach goes on, and is attached then.
             counts = attachment["metadata"]["name"].startswith("csi-") or attachment["status"].get("attached")
-            stays = "deletionTimestamp" not in attachment["metadata"] and counts and _is_about(attachment, key)
+            stays = "deletionTimestamp" not in attachment["metadata"] and counts and self._is_about(attachment, key)
             if attachment["spec"]["nodeName"] == node and stays:
                 self._violations.report("no-late-detach", f"{key} is detached from {node}, where it is to be attached")
 
@@ -94,6 +101,14 @@ class Attachments:
         if csi and name.startswith("csi-") and name != attachment_name(csi["driver"], csi["volumeHandle"], node):
             return ""
         return source_of(volume["spec"]) if volume is not None else ""
+
+    def _is_about(self, attachment: Json, key: str) -> bool:
+        """Tell whether it is about this asset: if its volume is younger than it is, its record says so."""
+        volume = self._view.volumes.get(attachment["spec"]["source"].get("persistentVolumeName", ""))
+        if volume is not None and self._volume_uids.get(attachment["metadata"]["uid"]) == volume["metadata"]["uid"]:
+            return True
+        record = annotations_of(attachment).get(names.INTENT, "")
+        return '"handle":' not in record or f'"handle":"{key.rpartition(":")[2]}"' in record
 
     def _was_sick(self, node: str) -> bool:
         now = asyncio.get_running_loop().time()
@@ -117,9 +132,3 @@ class Attachments:
             if any(asset == key for asset, _ in self.at & wanted):
                 continue  # Another pod has it, and it may be on one node at a time.
             yield "what-can-proceed-does", f"{key} is not attached to {node}, where a pod needs it"
-
-
-def _is_about(attachment: Json, key: str) -> bool:
-    """Tell whether it is about this asset by its record, if it has one: its volume may be another by that name now."""
-    record = annotations_of(attachment).get(names.INTENT, "")
-    return '"handle":' not in record or f'"handle":"{key.rpartition(":")[2]}"' in record

@@ -103,8 +103,8 @@ class Stored:
 
 @dataclass(slots=True)
 class Listeners:
-    """Called on effects and faults as they happen; `mounted` says whether somebody uses the asset of a
-    handle.
+    """Called on effects and faults as they happen. `mounted` says whether somebody uses the asset of a handle, `gone`
+    whether the machine of an id is no more.
     """
 
     made: Callable[[str, Ownership], None] = lambda _handle, _owner: None
@@ -114,6 +114,7 @@ class Listeners:
     mounted: Callable[[str], bool] = lambda _handle: False
     attached: Callable[[str, str], None] = lambda _handle, _node: None
     detached: Callable[[str, str], None] = lambda _handle, _node: None
+    gone: Callable[[str], bool] = lambda _machine: False
 
 
 @dataclass(slots=True)
@@ -353,6 +354,8 @@ class AttachingBackend(LookingBackend):
         stored = self._memory.assets.get(volume.handle)
         if stored is None:
             raise NotFound(f"{volume.handle} does not exist")
+        if self.listeners.gone(request.node.instance_id):
+            raise NotFound(f"there is no machine {request.node.instance_id}")
         if self.traits.strict and any(each != node for each in stored.nodes):
             other = next(iter(stored.nodes))
             raise AttachedElsewhere(f"{volume.handle} is attached to {other}", node=other)
@@ -371,7 +374,8 @@ class AttachingBackend(LookingBackend):
         stored = self._memory.assets.get(volume.handle)
         if stored is None or node not in stored.nodes:
             return Done()
-        if "" not in (machines := {stored.nodes[node], request.node.instance_id}) and len(machines) > 1:
+        asked, has = request.node.instance_id, stored.nodes[node]
+        if asked != has and asked and has and not self.listeners.gone(has):
             return Done()  # The machine that had this name before is gone, and what was attached to it.
         if self._is_long(f"{volume.handle} from {node}", request.context):
             return InProgress(retry_after=1.0, state={"detaching": node})

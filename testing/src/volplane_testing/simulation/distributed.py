@@ -235,13 +235,16 @@ class DistributedRun:
         self._tell(f"the disk of {name} cannot be reached for {seconds:g} s")
 
     def _end_partitions(self, *, all_of_them: bool = False) -> None:
-        now = math.inf if all_of_them else asyncio.get_running_loop().time()
-        for name in [each for each, until in self._apart.items() if until <= now]:
+        now = asyncio.get_running_loop().time()
+        latest = math.inf if all_of_them else now
+        for name in [each for each, until in self._apart.items() if until <= latest]:
             del self._apart[name]
+            self._rules.recovered(name)  # It may end later than was said: only a step ends it.
             if script := self._cluster.scripts.get(name):
                 script.faults.clear()
-        for name in [each for each, until in self._unreachable.items() if until <= now]:
+        for name in [each for each, until in self._unreachable.items() if until <= latest]:
             del self._unreachable[name]
+            self._rules.recovered(name)
             self._cluster.failing.discard(name)
 
     async def _set_clock(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,7 +24,7 @@ __all__ = ["WriteRules"]
 
 MOST_WRITES: Final = 50
 """Of one object in one virtual second."""
-EDITED: Final = 60.0
+EDITED: Final = 10.0
 """Virtual seconds for which the assigner may not know what a label said before somebody edited it."""
 CAUGHT_UP: Final = 5.0
 """Virtual seconds after a disturbance in which a process has seen what it missed."""
@@ -46,6 +47,8 @@ class WriteRules:
         """Uids of claims for which something may have been left on a node that was gone."""
         self._returned: dict[str, float] = {}
         self._disturbed: dict[str, float] = {}
+        self._blind_since = math.inf
+        """Since when the assigner has seen little of what happens."""
         self._gone_after = gone_after
         self._immediate = immediate
         self._cluster: DistributedCluster
@@ -75,7 +78,14 @@ class WriteRules:
 
     def disturbed(self, node: str, until: float) -> None:
         """Note that the process cannot work before this loop time, so its published capacity may be old."""
-        self._disturbed[node] = max(until, self._disturbed.get(node, 0.0))
+        before = self._disturbed.get(node, -math.inf)
+        if node == CENTRAL and before + CAUGHT_UP < _now():
+            self._blind_since = _now()
+        self._disturbed[node] = max(until, before)
+
+    def recovered(self, node: str) -> None:
+        """Note that a disturbance of the process ends only now."""
+        self._disturbed[node] = max(_now(), self._disturbed.get(node, 0.0))
 
     def started(self, node: str) -> None:
         """Note that a new process of the node starts its work now."""
@@ -135,11 +145,16 @@ class WriteRules:
             return
         away = _now() - self.away[node] if node in self.away else 0.0
         back = _now() - self._returned.get(node, -1e9)
-        if away < self._gone_after - 1.0 and back > 1.0:
+        if away < self._gone_after - 1.0 and back > 1.0 and not self._came_and_went(node):
             name = claim["metadata"]["name"]
             text = f"claim {name}, begun on {node}, was given up after {away:.1f} s without the node"
             self._break("given-up-in-time", text)
         self.given_up.add(claim["metadata"]["uid"])
+
+    def _came_and_went(self, node: str) -> bool:
+        """Tell whether the node was back only while the assigner could not see it."""
+        sees = self._disturbed.get(CENTRAL, 0.0) + CAUGHT_UP
+        return self._returned.get(node, -math.inf) >= self._blind_since and self.away.get(node, math.inf) <= sees
 
     def _check_promised(self, claim: Json, node: str) -> None:
         """Check that a claim is assigned only to a node with room beside its earlier promises."""

@@ -156,8 +156,9 @@ class Safety:
             self._last.pop(source_of(new["spec"]), None)
             disk = self._disks.of(new["spec"])
             if disk is not None and disk.forced and not commit.by_controller:
-                # Whoever makes another volume of it answers for the pods of a claim that was removed by force.
-                disk.mounts.clear()
+                # Whoever makes another volume of it answers for the pods of claims that were removed by force.
+                for pod in [pod for pod, uid in disk.mounts.items() if uid and uid not in self._view.claims_by_uid]:
+                    del disk.mounts[pod]
             return
         if not commit.by_controller:
             if reference_of(old) != reference_of(new) or _intent(old) != _intent(new):

@@ -102,6 +102,7 @@ class Storages:
         listeners.mounted = mounted
         listeners.attached = lambda handle, node: safety.attachments.attached(key(handle), node)
         listeners.detached = lambda handle, node: safety.attachments.detached(key(handle), node)
+        listeners.gone = safety.attachments.gone.__contains__
         plugin = Plugin(kind="backend", name=backend.name.partition(".")[0], factory=lambda _options: backend)
         return Driver(backend.name, plugin, backend, self._extensions)
 

@@ -44,16 +44,12 @@ class KeptVolumes:
         self._violations = run_context.violations
         self._since: dict[tuple[str, str], float] = {}
         """(uid of a volume, uid of the claim it was released from) -> loop time at which it was put into the trash."""
-        self._gone: dict[str, float] = {}
-        """Uid of a claim -> loop time at which it was gone."""
         run_context.view.listeners.append(self._committed)
 
     # --- rules --------------------------------------------------------------------------------------------------
 
     def _committed(self, commit: Commit) -> None:
         old, new = commit.old, commit.new
-        if commit.kind == "claim" and old is not None and new is None:
-            self._gone[old["metadata"]["uid"]] = _now()
         if commit.kind != "volume" or old is None or new is None or not commit.by_controller:
             return
         uid, record = new["metadata"]["uid"], _record(new)
@@ -77,9 +73,7 @@ class KeptVolumes:
         if not (seconds or record) or made_for_it:
             return
         since = self._since.get((volume["metadata"]["uid"], released))
-        # Its claim may have taken another volume, and have lived on while this one was in the trash.
-        begun = min(since, self._gone.get(released, since)) if since is not None and holder is None else since
-        if since is None or begun is None or _now() < begun + seconds:
+        if since is None or _now() < since + seconds:
             when = "never" if since is None else f"{_now() - since:.1f} s ago"
             text = f"volume {name} is destroyed, which is kept for {seconds} s and was put into the trash {when}"
             self._violations.report("purged-early", text)
