@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,27 @@ async def snapshots(site: Site, claim: str) -> None:
     await site.until("it is ready", ready)
     await site.client.delete(VOLUME_SNAPSHOTS, "default/s")
     await site.gone(VOLUME_SNAPSHOTS, "default/s")
+    await scheduled(site, claim)
+
+
+async def scheduled(site: Site, claim: str) -> None:
+    """By its schedule a snapshot is taken of the claim, then another one, and the first one is deleted."""
+    text, long_ago = "* * * * *; keep=1; class=daily", "2026-01-01T00:00:00Z"
+    for number in (1, 2):
+        record = {"v": 1, "schedule": text, "since": long_ago, "run": long_ago, "number": number - 1, "made": True}
+        marks = {names.SNAPSHOT_SCHEDULE: text, names.SNAPSHOT_RUN: json.dumps(record)}
+        await site.client.patch(CLAIMS, f"default/{claim}", {"metadata": {"annotations": marks}})
+
+        async def taken(number: int = number) -> bool:
+            made = (await site.client.list(VOLUME_SNAPSHOTS)).items
+            numbers = [int(each.annotation(names.SNAPSHOT_RUN) or 0) for each in made if each.status.ready_to_use]
+            return len(made) == 1 and any(each >= number for each in numbers)
+
+        await site.until("the schedule has one snapshot", taken)
+    await site.client.patch(CLAIMS, f"default/{claim}", {"metadata": {"annotations": {names.SNAPSHOT_SCHEDULE: None}}})
+    for each in (await site.client.list(VOLUME_SNAPSHOTS)).items:
+        await site.client.delete(VOLUME_SNAPSHOTS, each.key)
+        await site.gone(VOLUME_SNAPSHOTS, each.key)
 
 
 async def attached(site: Site) -> bool:

@@ -27,8 +27,8 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, NAMESPACES, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume, timestamp
 from volplane.state.matching import capacity_of, class_of_claim, mode_of
-from volplane.state.records import TrashRecord
-from volplane.trash.decide import NEVER, in_trash, made_after, taken_or_unfit, time_of
+from volplane.state.records import NEVER, TrashRecord, time_of
+from volplane.trash.decide import in_trash, made_after, taken_or_unfit
 
 POLL_SECONDS: Final = 0.5
 MOST_ROWS: Final = 100

@@ -184,8 +184,19 @@ class Metrics:
         self.counted: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
         """How many objects there are, by the key in `inventory` and the labels; changed in the loop."""
 
-        self.snapshots = gauge(
-            "volplane_snapshots{driver,state}", "VolumeSnapshots, by state: ready, pending, error (tried again), failed"
+        self.snapshots, self.schedules, self.late_schedules = (
+            gauge(
+                "volplane_snapshots{driver,state}",
+                "VolumeSnapshots, by state: ready, pending, error (tried again), failed",
+            ),
+            gauge(
+                "volplane_snapshot_schedules{driver,state}",
+                "Schedules of snapshots, by state: followed, late (the last good one is too old), suspended, refused",
+            ),
+            gauge(
+                "volplane_snapshot_schedule_late_seconds{namespace,persistentvolumeclaim}",
+                "For how long the last good snapshot of a claim with a schedule has been too old",
+            ),
         )
 
         # Attachments, under the names of the attach-detach controller.

@@ -170,7 +170,7 @@ def record_intent(
 
 def write_record(
     kind: Kind[Any],
-    item: Volume | VolumeAttachment,
+    item: Claim | Volume | VolumeAttachment,
     intent: Intent | None,
     *,
     why: str,

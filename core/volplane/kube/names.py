@@ -123,6 +123,14 @@ GROUP_SNAPSHOT_HANDLE = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 """On a content: its snapshot is cut with those of a group."""
 SNAPSHOT_MANAGED_BY = "snapshot.storage.kubernetes.io/managed-by"
 
+SNAPSHOT_SCHEDULE = "volplane.dev/snapshot-schedule"
+"""On a claim, or on a class for its claims: when snapshots are taken, and how many stay. Label of a VolumeSnapshot that
+was taken so: uid of the claim."""
+SNAPSHOT_SUSPEND = "volplane.dev/snapshot-suspend"
+"""On a claim, or on a class for its claims: "true" = by no schedule are snapshots taken or deleted."""
+SNAPSHOT_RUN = "volplane.dev/snapshot-run"
+"""On a claim: the record of its last run. On a VolumeSnapshot: the number of its run."""
+
 VOLUME_SOURCES: Final = data_of("volplane.kube", "volume_sources.yaml")
 MIGRATED_PLUGINS: Final = {
     each["plugin"]: each["driver"] for each in VOLUME_SOURCES["sources"].values() if "plugin" in each

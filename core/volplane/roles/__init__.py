@@ -51,7 +51,8 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         on_node["check-room"] = partial(room_operation, deps=deps, race=race)
     decided = decisions(role, cluster, race)
     binds = role.runs("binder")
-    handlers = EventHandlers(cluster, claims, volumes, deps.registry.forget, writes_phase=binds)
+    schedules = deps.queue("snapshot-schedules")
+    handlers = EventHandlers(cluster, claims, volumes, schedules, deps.registry.forget, writes_phase=binds)
 
     decide: Decide = decided.decide_claim
     if binds:

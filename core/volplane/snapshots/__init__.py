@@ -3,6 +3,7 @@
 The snapshot-controller (`decide`) binds VolumeSnapshots and contents, and the snapshotter (`contents`) has snapshots
 cut, looked up and deleted. Both are pure; `operation` makes the live checks and calls the hooks. While a stock
 snapshot-controller holds its Lease, only the second works, by its protocol. docs/explanation/snapshots.md says more.
+`runs` has VolumeSnapshots taken, and deleted, by the schedules of claims, whoever binds them.
 """
 
 from collections.abc import Iterable
@@ -15,17 +16,33 @@ from volplane.snapshots.decide import SEEK, decide_snapshot, decide_source
 from volplane.snapshots.handlers import SnapshotHandlers
 from volplane.snapshots.operation import QUEUE, SnapshotOperations
 from volplane.snapshots.state import STOCK_LEASE, SnapshotState
+from volplane.snapshots.turns import SCHEDULES, Turns
 
-__all__ = ["SNAPSHOTS", "SNAPSHOTTER", "SNAPSHOT_CONTROLLER"]
+__all__ = ["SNAPSHOTS", "SNAPSHOTTER", "SNAPSHOT_CONTROLLER", "SNAPSHOT_SCHEDULER"]
 
 _GROUP: Final = "snapshot.storage.k8s.io"
 
 
 def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     common, sidecar = role.runs("snapshot-controller"), role.runs("snapshotter")
-    if not (common or sidecar) or role.node_name:
+    schedules = role.runs("snapshot-scheduler")
+    if not (common or sidecar or schedules) or role.node_name:
         return
     state = SnapshotState(cluster=deps.cluster, common=common)
+    if schedules:
+        turns = Turns(state, deps.queue(SCHEDULES), lambda driver: deps.registry.limits(driver).concurrency)
+        yield Controller(
+            queue=SCHEDULES,
+            cache=deps.cluster.claims,
+            explained="reason",
+            topic="its schedule of snapshots: ",
+            decide=turns.decide,
+            own=(Watch(cache=state.snapshots),),
+            subscribe=turns.subscribe,
+            resync=turns.scheduled,
+            of_driver=turns.scheduled,
+            measure=turns.measure,
+        )
     snapshots, sources, contents = deps.queue("snapshots"), deps.queue("snapshot-sources"), deps.queue(QUEUE)
     handlers = SnapshotHandlers(state, snapshots, contents, sources, deps.queue("claims"))
     operations = SnapshotOperations(deps, state)
@@ -89,5 +106,13 @@ SNAPSHOT_CONTROLLER: Final[Duty[OperationDeps]] = Duty(
     ),
 )
 SNAPSHOTTER: Final[Duty[OperationDeps]] = Duty(option="snapshotter", default=True, permissions=_KINDS)
+SNAPSHOT_SCHEDULER: Final[Duty[OperationDeps]] = Duty(
+    option="snapshot-scheduler",
+    default=True,
+    permissions=(
+        Rule(_GROUP, "volumesnapshots", (*READ, "create", "delete")),
+        Rule("", "persistentvolumeclaims", ("patch",)),
+    ),
+)
 SNAPSHOTS: Final[Duty[OperationDeps]] = Duty(option="", controllers=_controllers)
-"""The controllers of both, which share what they see."""
+"""The controllers of all three, which share what they see."""

@@ -172,6 +172,18 @@ class ClusterState:
         """Return whether a driver of this name is configured here, working or not."""
         return self.drivers.get(name) is not None or bool(self.drivers.broken(name))
 
+    def surely_now(self) -> datetime:
+        """Return the time up to which all is past by our clock and by the server's."""
+        now, server = self.now(), self.server_time()
+        return now if server is None else min(now, server)
+
+    def schedule_of(self, claim: Claim) -> str | None:
+        """Return what is written of snapshots at regular times, on the claim or else on its class."""
+        if (text := claim.annotation(names.SNAPSHOT_SCHEDULE)) is not None:
+            return text
+        storage_class = self.classes.get(class_of_claim(claim) or "")
+        return storage_class.annotation(names.SNAPSHOT_SCHEDULE) if storage_class is not None else None
+
     def seconds_since(self, time: str | None) -> float:
         """Return how long ago a time of the server was, as far as its clock and ours agree; 0 if that is not known."""
         try:

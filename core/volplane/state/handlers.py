@@ -59,6 +59,8 @@ class EventHandlers:
     cluster: ClusterState
     claims: Queue
     volumes: Queue
+    schedules: Queue
+    """Claims whose snapshots are taken at regular times."""
     forget: Callable[[str, str, str], None]
     """Drops the back-off of an operation, named by verb, key and uid."""
     writes_phase: bool = field(kw_only=True)
@@ -79,6 +81,8 @@ class EventHandlers:
         present = new or old or Claim()
         if old is None or new is None or not _only_deleted(old, new):
             self.claims.enqueue(present.key)
+        if self.cluster.schedule_of(present) is not None:
+            self.schedules.enqueue(present.key)
         if (source := source_of(present)) is not None and source.kind == self.cluster.claims.kind.kind:
             self.claims.enqueue(f"{present.namespace}/{source.name}")  # It may be held for this claim alone.
         named = sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})

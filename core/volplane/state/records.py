@@ -16,7 +16,8 @@ import logging
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ from volplane.kube.objects import Claim, Volume, VolumeAttachment
 if TYPE_CHECKING:
     from volplane.state.cluster_state import ClusterState
 
+NEVER: Final = datetime.max.replace(tzinfo=UTC)
 INTENT_VERSION = 1
 """The version that is written; this one and the one before are read, others are unreadable: then the backend is asked.
 
@@ -325,6 +327,15 @@ def may_be_kept(volume: Volume) -> bool:
 def attachment_intent_of(attachment: VolumeAttachment) -> AttachmentIntent | None:
     """Return the record of what is attached; None if there is none, or it is unreadable."""
     return read_intent(AttachmentIntent, attachment.annotation(names.INTENT))
+
+
+def time_of(text: str | None, otherwise: datetime) -> datetime:
+    """Return a time of the server or of a record; one without a zone is UTC."""
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return otherwise
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def write_intent(intent: Intent) -> str:

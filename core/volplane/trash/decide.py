@@ -23,7 +23,7 @@ from volplane.kube.objects import Claim, KubeObject, Volume, timestamp
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of, class_of_claim, reference_to, refusal, request_of
 from volplane.state.naming import volume_name_of
-from volplane.state.records import INTENT_VERSION, TrashRecord, may_be_kept, trashed
+from volplane.state.records import INTENT_VERSION, NEVER, TrashRecord, may_be_kept, time_of, trashed
 from volplane.trash.choice import OLDEST_FIRST, flaw_of, kept_for
 
 _MOST_TOLD: Final = 10
@@ -35,7 +35,6 @@ _NAME_TAKEN: Final = 10.0
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LONGEST_KEY: Final = 317
 """Characters of a namespace, a slash and a name."""
-NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def decide_trash(volume: Volume, cluster: ClusterState, reads: LiveReads, *, keeps: bool = True) -> Action | None:
@@ -77,8 +76,7 @@ def trash_sentence(volume: Volume, record: TrashRecord) -> str:
 
 def seconds_left(record: TrashRecord, cluster: ClusterState) -> float:
     """Return how long the volume stays in the trash; over only if it is so by our clock and by the server's."""
-    now, server = cluster.now(), cluster.server_time()
-    return (time_of(record.until, NEVER) - (now if server is None else min(now, server))).total_seconds()
+    return (time_of(record.until, NEVER) - cluster.surely_now()).total_seconds()
 
 
 def _put_in(volume: Volume, cluster: ClusterState, seconds: float) -> Action | None:
@@ -222,12 +220,3 @@ def _told(volume: Volume, record: TrashRecord, cluster: ClusterState) -> Iterato
 
 def _refused(claim: Claim, message: str) -> EventRecord:
     return warning(CLAIMS, claim, "UndeleteRefused", message)
-
-
-def time_of(text: str | None, otherwise: datetime) -> datetime:
-    """Return a time of the server or of a record; one without a zone is UTC."""
-    try:
-        time = datetime.fromisoformat(text or "")
-    except ValueError:
-        return otherwise
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -51,6 +51,7 @@ class Bench:
             self.world,
             self.claims,
             self.volumes,
+            Queue(lambda _key: True),
             lambda *operation: self.forgotten.append(operation),
             writes_phase=binds,
         ).subscribe()

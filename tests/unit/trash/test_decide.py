@@ -15,9 +15,9 @@ from volplane.controller.actions import Delete, LiveReads, Patch, Read, Settled,
 from volplane.kube.kinds import CLAIMS, NAMESPACES
 from volplane.kube.names import PROVISIONED_BY, TRASH, TRASH_CHOICE, TRASHED, UNDELETE
 from volplane.kube.objects import KubeObject, Volume
-from volplane.state.records import trashed
+from volplane.state.records import time_of, trashed
 from volplane.trash.choice import kept_for
-from volplane.trash.decide import seconds_left, time_of
+from volplane.trash.decide import seconds_left
 
 GONE = claim("gone")
 HELD = ["volplane.dev/reclaim"]
