@@ -9,7 +9,8 @@ is one that Compute Engine has seen, and never detaches what was attached since 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from volplane import (
@@ -110,7 +111,13 @@ class Attacher:
                 f"gce://{settings.project}/{settings.region}-a/{request.node.name}"
             )
         outcome = self._finished(call, Method.INSTANCES_ATTACH_DISK, key, vm, f"attach {key[1]} to {request.node.name}")
-        found_disk, target = self._compute.disk(key), self._compute.instance(vm)
+        with self._looking_again(key, vm):
+            return self._attach(request, key, vm, outcome, call)
+
+    def _attach(
+        self, request: AttachRequest, key: DiskKey, vm: InstanceKey, outcome: Outcome, call: HookCall
+    ) -> Attachment:
+        found_disk, target = self._compute.disk_and_instance(key, vm, attached=False)
         disk = existing(found_disk, request.volume)
         if request.volume.owner is not None:
             refuse_foreign(disk, request.volume.owner)
@@ -206,7 +213,11 @@ class Attacher:
             return Done()
         doing = f"detach {key[1]} from {request.node.name}"
         outcome = self._finished(call, Method.INSTANCES_DETACH_DISK, key, vm, doing)
-        disk, target = self._compute.disk(key), self._compute.instance(vm)
+        with self._looking_again(key, vm):
+            return self._detach(request, key, vm, outcome, call)
+
+    def _detach(self, request: DetachRequest, key: DiskKey, vm: InstanceKey, outcome: Outcome, call: HookCall) -> Done:
+        disk, target = self._compute.disk_and_instance(key, vm, attached=True)
         found = target.disk(key) if target is not None else None
         if target is None or found is None:
             self._failures.drop((vm, key))
@@ -242,6 +253,16 @@ class Attacher:
 
     # --- both ---------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _looking_again(self, key: DiskKey, vm: InstanceKey) -> Iterator[None]:
+        """Use nothing that was seen before for the call that follows an error."""
+        try:
+            yield
+        except BackendError:
+            self._compute.changed(key)
+            self._compute.changed(vm)
+            raise
+
     def _finished(self, call: HookCall, method: Method, key: DiskKey, vm: InstanceKey, doing: str) -> Outcome:
         """Return what became of the saved operation. Raises RetryLater, and the error of a failed one."""
         try:
@@ -267,7 +288,8 @@ class Attacher:
             retry = self._operations.begin(call, method, disk.key, *incarnation, state={}, queue=vm, **fields)
             started = True
         except GceError as error:
-            if "No attached disk" in error.message:  # It was detached since it was read.
+            gone = method is Method.INSTANCES_DETACH_DISK and code_of(error) in NOT_FOUND
+            if gone or "No attached disk" in error.message:  # It was detached since it was read.
                 raise RetryLater(self._compute.instances.next_poll(vm)) from None
             verb = "attach" if method is Method.INSTANCES_ATTACH_DISK else "detach"
             raise self._failure(error, disk.key, vm, f"{verb} {disk.name} at {self._node_name(vm[1])}") from error

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from volplane import Unavailable
-from volplane.cloud import BoundedCache, HookCall, RateLimiter, StatePoller, chunks
+from volplane.cloud import BoundedCache, HookCall, RateLimiter, RetryLater, StatePoller, chunks
 from volplane_gce_pd.api import ComputeClient, GceError, Method
 from volplane_gce_pd.disk_types import hyperdisk_limit
 from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled, outcome_unknown, refusal
@@ -34,6 +34,9 @@ _SNAPSHOT_INTERVAL = 5.0
 _SNAPSHOT_MAX_AGE = 2.5
 _CUT_INTERVAL = 1.0
 _NO_SUCH_NAME_MAX_AGE = 30.0
+_RECENT_MAX_AGE = 10.0
+_LONG_QUEUE = 1.0
+"""Where calls wait longer than this for their rate, a later look delays nothing, and is shared by more."""
 _NAMES_IN_A_FILTER = 50
 _PAGE_SIZE = 500
 """The most that Compute Engine puts on a page (API reference, parameter maxResults)."""
@@ -77,6 +80,10 @@ class PlacePollers(Generic[V]):
             if key[0] not in self._pollers:
                 self._pollers[key[0]] = self._new(key[0])
             return self._pollers[key[0]]
+
+    def __iter__(self) -> Iterator[StatePoller[tuple[str, str], V]]:
+        with self._lock:
+            return iter([*self._pollers.values()])
 
     def next_poll(self, key: tuple[str, str], after: float = 0.0) -> float:
         """Return the seconds until the key should be asked for again, at least `after`."""
@@ -152,6 +159,40 @@ class Compute:
     def instance(self, key: InstanceKey) -> Instance | None:
         """Return the virtual machine as it is now; None if there is none. Raises RetryLater."""
         return self.instances.of(key).current(key)
+
+    def disk_and_instance(
+        self, key: DiskKey, vm: InstanceKey, *, attached: bool
+    ) -> tuple[Disk | None, Instance | None]:
+        """Return both as they are now; as they were at most 10 s ago where that leads to a change, which Compute Engine
+        refuses if their state is another one by now. Raises RetryLater.
+
+        If both had to be as new as the interval, a caller that waits for one of them, or for its rate, would have to
+        wait for the other one again and again. attached: whether the disk is attached to this machine alone before the
+        change.
+        """
+        machines, disks = self.instances.of(vm), self.disks.of(key)
+        known = machines.cached(vm, _RECENT_MAX_AGE)
+        recent = known.value if known is not None else None
+        usable = recent is not None and (recent.disk(key) is not None) == attached
+        seconds, target = 0.0, recent
+        if not usable:
+            try:
+                target = machines.current(vm)
+            except RetryLater as retry:
+                seconds = retry.seconds
+            else:
+                if attached and (target is None or target.disk(key) is None):
+                    return None, target
+        seen = disks.cached(key, _RECENT_MAX_AGE)
+        disk = seen.value if seen is not None else None
+        if disk is None or (usable and set(disk.users) != ({vm} if attached else set())):
+            try:
+                disk = disks.current(key)
+            except RetryLater as retry:
+                seconds = max(seconds, retry.seconds)
+        if seconds:
+            raise RetryLater(seconds)
+        return disk, target
 
     def snapshot(self, key: SnapshotKey) -> DiskSnapshot | None:
         """Return the snapshot as it was some seconds ago at most; None if there is none. Raises GceError."""
@@ -372,14 +413,20 @@ class Compute:
 
         Raises RetryLater, GceError, and `Unavailable` if the hook call was cancelled.
         """
-        result = self._rates.make(
-            _MUTATIONS,
-            (method, key),
-            call,
-            lambda: self._client.call(method, **fields),
-            refusal=refusal,
-            resource=queue,
-        )
+        try:
+            result = self._rates.make(
+                _MUTATIONS,
+                (method, key),
+                call,
+                lambda: self._client.call(method, **fields),
+                refusal=refusal,
+                resource=queue,
+            )
+        except RetryLater as retry:
+            if retry.seconds > _LONG_QUEUE:
+                for poller in (self.names, self.operations, *self.disks, *self.instances):
+                    poller.relax(retry.seconds)
+            raise
         return Operation.of(result)
 
     def changed(self, key: tuple[str, str]) -> None:

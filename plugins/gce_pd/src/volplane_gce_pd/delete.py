@@ -47,6 +47,8 @@ class Deleter:
             if code_of(error) in NOT_FOUND:
                 return Done()
             raise
+        if outcome is Outcome.SUCCEEDED:
+            return Done()  # Of the disk whose id is in its requestId: one of its name is another one.
         disk = self._compute.disk(key)
         if disk is None:
             return Done()
