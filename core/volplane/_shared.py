@@ -1,10 +1,10 @@
-"""What the kit for clouds shares with the core, which does not import it: a token bucket, and collectors of metrics."""
+"""What the kits share with the core, which does not import them: a token bucket, and collectors of metrics."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
 SECONDS: Final = Histogram(
@@ -20,11 +20,24 @@ ERRORS: Final = Counter(
     ("cloud", "request", "error"),
     registry=None,
 )
+_VOLUME: Final = ("driver", "persistentvolume")
+USED_BYTES: Final = Gauge(
+    "volplane_volume_used_bytes",
+    "Bytes used in volumes of directories, where the storage counts",
+    _VOLUME,
+    registry=None,
+)
+USED_INODES: Final = Gauge(
+    "volplane_volume_used_inodes", "Files, directories and links in them", _VOLUME, registry=None
+)
 COLLECTORS: Final[tuple[tuple[MetricWrapperBase, tuple[str, ...]], ...]] = (
     (SECONDS, ("cloud", "request")),
     (ERRORS, ("cloud", "request", "error")),
+    (USED_BYTES, _VOLUME),
+    (USED_INODES, _VOLUME),
 )
-"""The collectors of `volplane.cloud.measured` with the names of their labels. Every process registers them."""
+"""The collectors of `volplane.cloud.measured` and `volplane.directory.UsageReport`, with the names of their labels.
+Every process registers them."""
 
 
 class TokenBucket:

@@ -1,7 +1,7 @@
 """For authors of backends whose volumes are directories of a file system: what they have in common.
 
 Markers that name the owner of a directory, handles, class parameters, paths from a template, checks of a demand,
-archives of what is deleted, and warnings that are told once.
+archives of what is deleted, what is used of volumes, and warnings that are told once.
 Nothing here touches a file system. hostpath and nfs are built on it.
 """
 
@@ -38,6 +38,7 @@ from volplane.directory.parameters import (
     check_demand,
 )
 from volplane.directory.reports import Reports
+from volplane.directory.usage import Usage, UsageReport
 
 __all__ = [
     "ARCHIVE",
@@ -52,6 +53,8 @@ __all__ = [
     "KeptDirectoryParameters",
     "PathTemplate",
     "Reports",
+    "Usage",
+    "UsageReport",
     "VolumeMarker",
     "archived_volume",
     "check_demand",

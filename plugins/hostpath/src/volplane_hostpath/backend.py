@@ -52,6 +52,7 @@ from volplane.directory import (
     RETAIN,
     CorruptMarker,
     Handle,
+    UsageReport,
     check_demand,
     check_name,
     name_of,
@@ -88,6 +89,7 @@ from volplane_hostpath.provision import (
 from volplane_hostpath.root import INDEX, LOCKS, TRASH, VOLUMES, OpenRoots, Root, initialise
 from volplane_hostpath.settings import PARAMETERS, ClassParameters, Settings
 from volplane_hostpath.static_volumes import path_below_root, root_spellings, static_path
+from volplane_hostpath.statistics import measure_volumes
 from volplane_hostpath.update import adopt_marker, expand_marker
 
 _ONE_NODE = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
@@ -115,6 +117,7 @@ class HostPathBackend(BackendSpec):
         self._roots = OpenRoots(self._settings, self._mounts, quotas)
         self._waits = DiskWaits()
         self._expiry = Expiry()
+        self._usage = UsageReport()
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -144,6 +147,7 @@ class HostPathBackend(BackendSpec):
     def stop(self, request: StopRequest) -> Done:
         """Close the table of mounts: nothing else is open between calls."""
         self._mounts.close()
+        self._usage.close()
         return Done()
 
     @hookimpl
@@ -156,6 +160,8 @@ class HostPathBackend(BackendSpec):
             self._remove_archives(root, request.context)
             with self._index.open(root, Deadline(request.context).remaining(), request.context.log):
                 remove_retained_markers(root, self._index, request.context.log)
+            if self._settings.volume_statistics:
+                measure_volumes(root, self._usage, self._index.reports, request.context)
         return Done()
 
     def _remove_archives(self, root: Root, context: Context) -> None:

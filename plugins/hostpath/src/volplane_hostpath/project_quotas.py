@@ -38,8 +38,8 @@ class ProjectQuotas(Protocol):
     def set_project(self, fd: int, number: int) -> None:
         """Give a directory its project, which what is made in it inherits."""
 
-    def is_free(self, fd: int, number: int) -> bool:
-        """Return whether nothing on the file system is in the project."""
+    def used(self, fd: int, number: int) -> tuple[int, int]:
+        """Return the bytes and inodes of the file system that are in the project."""
 
     def set_limit(self, fd: int, number: int, size: int) -> None:
         """Let the project have so many bytes, a multiple of `BLOCK`; 0 = any."""
@@ -121,12 +121,12 @@ class KernelQuotas:
         flags, extent, extents, _, copied, padding = _ATTRIBUTES.unpack(buffer)
         fcntl.ioctl(fd, _SET_ATTRIBUTES, _ATTRIBUTES.pack(flags | _INHERIT, extent, extents, number, copied, padding))
 
-    def is_free(self, fd: int, number: int) -> bool:
+    def used(self, fd: int, number: int) -> tuple[int, int]:
         try:
-            _, _, used, _, _, inodes, *_ = _QUOTA.unpack(_quotactl(fd, _GET_QUOTA, number, bytes(_QUOTA.size)))
+            _, _, size, _, _, inodes, *_ = _QUOTA.unpack(_quotactl(fd, _GET_QUOTA, number, bytes(_QUOTA.size)))
         except FileNotFoundError:  # xfs has no record of it.
-            return True
-        return not used and not inodes
+            return 0, 0
+        return size, inodes
 
     def set_limit(self, fd: int, number: int, size: int) -> None:
         _quotactl(fd, _SET_QUOTA, number, _QUOTA.pack(size // BLOCK, 0, 0, 0, 0, 0, 0, 0, _BLOCK_LIMITS))

@@ -254,7 +254,9 @@ def _with_project(root: Root, marker: VolumeMarker) -> VolumeMarker:
     if marker.demand.get("quota") != REQUIRED:
         return marker
     try:
-        return replace(marker, project=choose_number(marker.name, lambda number: root.quotas.is_free(root.fd, number)))
+        return replace(
+            marker, project=choose_number(marker.name, lambda number: not any(root.quotas.used(root.fd, number)))
+        )
     except OSError as error:
         raise unsupported(error, root.path) from error
 

@@ -83,6 +83,14 @@ class Settings:
         ),
     ] = ""
 
+    volume_statistics: Annotated[
+        bool,
+        Param(
+            "Show the bytes and inodes used in each volume of a class with `quota: required` as metrics, counted anew "
+            "every minute by the file system's quotas."
+        ),
+    ] = False
+
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` naming the key, the value and what would be right."""
         root = self.root

@@ -91,11 +91,14 @@ class FakeQuotas:
         self._check()
         self.projects[os.fstat(fd).st_ino] = number
 
-    def is_free(self, fd: int, number: int) -> bool:
+    def used(self, fd: int, number: int) -> tuple[int, int]:
         self._check()
-        return not any(
-            self.projects.get(Path(above).stat().st_ino) == number for above, _, _ in os.walk(f"/proc/self/fd/{fd}/.")
-        )
+        size = inodes = 0
+        for above, _, files in os.walk(f"/proc/self/fd/{fd}/."):
+            if self.projects.get(Path(above).stat().st_ino) == number:
+                inodes += 1 + len(files)
+                size += sum(Path(above, name).lstat().st_size for name in files)
+        return size, inodes
 
     def set_limit(self, fd: int, number: int, size: int) -> None:
         self._check()

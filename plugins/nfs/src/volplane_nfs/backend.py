@@ -52,7 +52,7 @@ from volplane import (
     hookimpl,
     read_parameters,
 )
-from volplane.directory import Handle, check_demand, check_name, name_of, static_key
+from volplane.directory import Handle, UsageReport, check_demand, check_name, name_of, static_key
 from volplane_nfs.delete import (
     delete_owned,
     empty_trash,
@@ -76,6 +76,7 @@ from volplane_nfs.shares import Shares
 from volplane_nfs.sources import below_pseudo_path, path_below_share, static_path
 from volplane_nfs.space import file_system_of, free_bytes, require_limit
 from volplane_nfs.static_volumes import refuse_not_static
+from volplane_nfs.statistics import measure_volumes
 from volplane_nfs.volumes import (
     asset_of,
     directory_attributes,
@@ -112,6 +113,7 @@ class NfsBackend(BackendSpec):
         self._settings = read_parameters(Settings, options)
         self._shares = Shares(self._settings, dial, now)
         self._expiry = {share: Expiry(share) for share in self._shares.all}
+        self._usage = UsageReport()
         self._last_class: tuple[Mapping[str, Any], ClassParameters] | None = None
         export = self._settings.export
         self._exports: Exports | NoExports = NoExports() if export is None else Exports(export, open_bus)
@@ -153,6 +155,7 @@ class NfsBackend(BackendSpec):
         """End the sessions."""
         self._shares.close()
         self._exports.stop()
+        self._usage.close()
         return Done()
 
     @hookimpl
@@ -164,6 +167,8 @@ class NfsBackend(BackendSpec):
         for share in random.sample(self._shares.all, len(self._shares.all)):
             share.work("write", partial(_write_something, share))
             self._repair(share, request.context)
+            if self._settings.volume_statistics:
+                share.work("measure", partial(measure_volumes, share, self._usage, request.context))
             if time.monotonic() < end:
                 self._clear(share, request.context, end)
         return Done()

@@ -132,6 +132,13 @@ class Settings:
             maximum=16,
         ),
     ] = 8
+    volume_statistics: Annotated[
+        bool,
+        Param(
+            "Show the bytes and inodes used in each volume as metrics, asked anew every minute, many in one call; of "
+            "volumes whose limit the server counts, as with `quota: required`."
+        ),
+    ] = False
     mark_shares: Annotated[
         bool,
         Param(

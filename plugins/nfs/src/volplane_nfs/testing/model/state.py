@@ -36,6 +36,10 @@ class Node:
 
     limit: int | None = None
     """Bytes of its project quota: a server counts the space of a directory by it."""
+    used: int = 0
+    """Bytes that are used of it."""
+    files: tuple[int, int] | None = None
+    """Inodes of its project quota, and how many of them are free."""
     quota: tuple[int, int] | None = None
     """QUOTA_AVAIL_HARD and QUOTA_USED of it and of everything below it."""
 
