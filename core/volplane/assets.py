@@ -70,6 +70,9 @@ class Asset:
     """Options in addition to those of the class."""
     gid: int | None = None
     """Supplemental group for pods (annotation `pv.beta.kubernetes.io/gid`); None = none is needed."""
+    node_expansion_required: bool | None = None
+    """Of an answer of `expand`: whether a node has to grow the file system, where that differs from volume to volume;
+    None = as `DriverInfo.node_expansion_required`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedAsset:
-    """One entry of `list_assets`."""
+    """One entry of `list_assets`, and the answer of `inspect`."""
 
     handle: str
     """As `provision` returned it."""
@@ -206,10 +209,12 @@ class ListedAsset:
     nodes where the storage knows no machines. Another machine may have taken over a name."""
     source: VolumeSource | None = None
     """The source that a PersistentVolume of it would have. Required if the handle is not part of the source, so that
-    an asset of a static volume is not taken for an orphan."""
+    an asset of a static volume is not taken for an orphan, and in answers of `inspect`."""
     changed_in: str = ""
     """The term in which it was changed last, as text of a `Fence`, if the backend marks assets with it. It shows
     another living cluster that has the same id, or that `volplane adopt` is to take assets from."""
+    condition: str = ""
+    """What is wrong with it, for people, such as "its directory is missing"; "" = nothing that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ __all__ = [
     "NotFound",
     "OperationError",
     "OperationInProgress",
+    "OutOfRange",
     "OutcomeUnknown",
     "PermissionDenied",
     "PluginError",
@@ -108,6 +109,15 @@ class InvalidArgument(BackendError):
     retry = RetryPolicy.SLOW
     proves_nothing_done = True
     grpc_code = "INVALID_ARGUMENT"
+
+
+class OutOfRange(InvalidArgument):
+    """The size cannot be had: below or above what such an asset can have, or more than `limit_bytes` when rounded up.
+
+    Whoever asked may ask for another size; `ResourceExhausted` says that it would fit another time.
+    """
+
+    grpc_code = "OUT_OF_RANGE"
 
 
 class AlreadyExists(BackendError):

@@ -27,6 +27,7 @@ from volplane.assets import (
     Done,
     Erased,
     InProgress,
+    ListedAsset,
     PodScrub,
     Snapshot,
     SnapshotPage,
@@ -76,6 +77,14 @@ class BackendSpec:
     @hookspec(firstresult=True)
     def find(self, request: requests.FindRequest) -> Asset | Absent:
         """Find the asset by name and owner, after an attempt whose outcome is unknown; or look whether it is there."""
+
+    @hookspec(firstresult=True)
+    def inspect(self, request: requests.InspectRequest) -> ListedAsset | Absent:
+        """Look at the asset with this handle, and change nothing. Of text that is no handle return `Absent`.
+
+        Asked where nothing but a handle is known (`volplane csi`), before the asset is deleted or changed. It returns
+        what `list_assets` returns, and the source too. Raise `Unavailable` if the storage that has it is away.
+        """
 
     @hookspec(firstresult=True)
     def owns(self, request: requests.OwnsRequest) -> bool:

@@ -20,6 +20,7 @@ from volplane.assets import (
     Done,
     Erased,
     InProgress,
+    ListedAsset,
     Ownership,
     PodScrub,
     Segment,
@@ -149,6 +150,8 @@ class VolumeIdentity:
     """`spec.accessModes`."""
     node_affinity: tuple[Segment, ...] = ()
     """`spec.nodeAffinity` as alternative segments; empty = everywhere, or an affinity that names no places."""
+    mount_options: tuple[str, ...] = ()
+    """`spec.mountOptions`. They may hold secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +166,9 @@ class NodeIdentity:
     """`spec.providerID` of the Node, such as aws:///eu-central-1a/i-0123; "" if no cloud has set it."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """`metadata.labels` of the Node."""
+    csi_node_id: str = ""
+    """Id of the node with a CSI driver, as its node plugin gives it. From `volplane csi`, which knows no more of a
+    node: `name` and `instance_id` are the same text then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +235,15 @@ class FindRequest(HookRequest[Asset | Absent]):
     only_look: bool = False
     """Change nothing: it is asked for a volume, whose asset may be away for a while. Otherwise a backend may finish or
     remove what an interrupted call left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectRequest(HookRequest[ListedAsset | Absent]):
+    """Look at the asset with this handle."""
+
+    hook: ClassVar[str] = "inspect"
+    handle: str
+    """As a caller of CSI gave it: of an asset, or any other text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

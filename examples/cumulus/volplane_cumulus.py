@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,6 +59,9 @@ class ClassParameters:
     kind: Annotated[str, Param("Kind of disk.", choices=("hdd", "ssd"))] = "ssd"
     iops: Annotated[int | None, Param("Operations a second.", minimum=100, maximum=100_000)] = None
     fs_type: Annotated[str, Param("File system.", name="fsType", choices=("ext4", "xfs"))] = "ext4"
+
+
+NAME = re.compile(r"[a-z0-9_-]{1,63}")
 
 
 def disk_name(owner: Any) -> str:
@@ -148,7 +152,7 @@ class Disks:
             cloud.zones_for(request, self._settings.zone_label, region),
         )
         if gib > CumulusBackend.largest_gib or (request.limit_bytes is not None and gib * GIB > request.limit_bytes):
-            raise volplane.InvalidArgument(f"{gib} GiB: more than a disk has, or than the limit of the demand")
+            raise volplane.OutOfRange(f"{gib} GiB: more than a disk has, or than the limit of the demand")
         # Attributes are no part of the demand: another class may be named before the volume exists.
         demand = hashlib.sha256(repr((gib, plain, request.source_snapshot)).encode()).hexdigest()[:16]
         name = disk_name(request.owner)
@@ -219,7 +223,7 @@ class Disks:
     def expand(self, request: volplane.ExpandRequest, call: HookCall) -> volplane.Asset:
         disk, gib = self._existing(request.volume), cloud.size_in_gib(request.capacity_bytes)
         if gib > CumulusBackend.largest_gib:
-            raise volplane.InvalidArgument(f"{gib} GiB: a disk has at most {CumulusBackend.largest_gib}")
+            raise volplane.OutOfRange(f"{gib} GiB: a disk has at most {CumulusBackend.largest_gib}")
         if disk["gib"] < gib:
             self._require_turn(disk, call)
             self._patch(call, disk, gib=gib)
@@ -330,7 +334,7 @@ class Disks:
         return volplane.AssetPage(assets=tuple(self._listed(disk, request) for disk in listed), next_page=page["next"])
 
     @staticmethod
-    def _listed(disk: Json, request: volplane.ListRequest) -> volplane.ListedAsset:
+    def _listed(disk: Json, request: volplane.ListRequest | volplane.InspectRequest) -> volplane.ListedAsset:
         return volplane.ListedAsset(
             handle=disk["name"],
             name=disk["name"],
@@ -339,6 +343,13 @@ class Disks:
             attached_to=tuple(disk["machines"]),
             changed_in=str(LABELS.term(disk["labels"]) or ""),
         )
+
+    def inspect(self, request: volplane.InspectRequest) -> volplane.ListedAsset | volplane.Absent:
+        disk = self._cumulus.disks.fetch_now(request.handle).value if NAME.fullmatch(request.handle) else None
+        if disk is None or disk["state"] == "dropping":
+            return volplane.Absent()
+        source = cloud.csi_source(self._cumulus.settings, disk["name"], volplane.VolumeMode.BLOCK, "")
+        return replace(self._listed(disk, request), source=source)
 
     def adopt(self, request: volplane.AdoptRequest, call: HookCall) -> volplane.Done:
         name = request.volume.handle
@@ -393,6 +404,7 @@ class CumulusBackend(cloud.DiskBackend):
                 find_snapshot=disks.find_snapshot,
                 list_snapshots=disks.list_snapshots,
                 list_page=disks.list_page,
+                inspect=disks.inspect,
                 adopt=disks.adopt,
                 error=ERRORS.translated,
                 close=lambda: None,

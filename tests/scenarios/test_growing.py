@@ -151,6 +151,22 @@ async def test_a_node_grows_the_file_system_where_the_driver_says_so() -> None:
         assert await size_before(harness) is None
 
 
+async def test_a_volume_may_need_its_node_where_the_driver_in_general_does_not_and_the_reverse() -> None:
+    for usual, of_this_one in ((True, False), (False, True)):
+        backend = GrowingBackend(DRIVER)
+        backend._info = {"node_expansion_required": usual}
+        memory = backend.memory
+        grow: Any = memory.expand
+        memory.expand = lambda asked, grow=grow, on_node=of_this_one: dataclasses.replace(  # type: ignore[method-assign,misc]
+            grow(asked), node_expansion_required=on_node
+        )
+        async with Harness(backend) as harness:
+            await bound(harness)
+            await ask(harness, "2Gi")
+            await harness.settle()
+            assert types(await harness.claim("c")) == (["FileSystemResizePending"] if of_this_one else [])
+
+
 async def test_kubelets_are_told_of_a_claim_whose_file_system_they_need_not_grow_and_only_while_that_is_so() -> None:
     backend = with_csi()
     async with Harness(backend) as harness:

@@ -19,6 +19,7 @@ from volplane.assets import (
     Attachment,
     Done,
     InProgress,
+    ListedAsset,
     PodScrub,
     Snapshot,
     SnapshotPage,
@@ -40,6 +41,7 @@ from volplane.requests import (
     DetachRequest,
     ExpandRequest,
     FindSnapshotRequest,
+    InspectRequest,
     ListRequest,
     ListSnapshotsRequest,
     ModifyRequest,
@@ -184,6 +186,8 @@ class DiskOperations:
     """Return one page of the snapshots with marks, of any cluster."""
     list_page: Callable[[ListRequest], AssetPage]
     """Return one page of the disks with marks, of any cluster."""
+    inspect: Callable[[InspectRequest], ListedAsset | Absent]
+    """Return the disk with this handle, marked or not, by a call that begins now."""
     adopt: Callable[[AdoptRequest, HookCall], Done]
     """Replace the marks of the former owner."""
     error: Callable[[CloudError, str], BackendError]
@@ -327,6 +331,12 @@ class DiskBackend(BackendSpec):
         """List all disks of the region with marks, of any cluster."""
         with self.translating_errors(f"list the {self.disk}s"):
             return self._operations.list_page(request)
+
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        """Look at the disk with this handle."""
+        with self.translating_errors(f"look at the {self.disk} {request.handle!r}"):
+            return self._operations.inspect(request)
 
     @hookimpl
     def adopt(self, request: AdoptRequest) -> Done:

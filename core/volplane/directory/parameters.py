@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 from volplane.assets import VolumeMode
-from volplane.errors import InvalidArgument, Unsupported
+from volplane.errors import InvalidArgument, OutOfRange, Unsupported
 from volplane.requests import ClaimIdentity, ProvisionRequest
 from volplane.schemas import Param, ParameterKind
 
@@ -144,15 +144,15 @@ class KeptDirectoryParameters(DirectoryParameters):
 
 
 def check_demand(request: ProvisionRequest) -> None:
-    """Raise `Unsupported` for what no directory can be, and `InvalidArgument` for sizes that contradict each other."""
+    """Raise `Unsupported` for what no directory can be, and `OutOfRange` for sizes that contradict each other."""
     if request.volume_mode is not VolumeMode.FILESYSTEM:
         raise Unsupported(f"volumeMode {request.volume_mode}: directories serve volumeMode Filesystem only")
     if request.source_snapshot is not None or request.source_volume is not None:
         raise Unsupported("directories cannot be made from a snapshot or from another volume")
     if request.capacity_bytes < 1:
-        raise InvalidArgument(f"capacity {request.capacity_bytes} must be at least 1 byte")
+        raise OutOfRange(f"capacity {request.capacity_bytes} must be at least 1 byte")
     if request.limit_bytes is not None and request.limit_bytes < request.capacity_bytes:
-        raise InvalidArgument(f"limit {request.limit_bytes} is less than the request {request.capacity_bytes}")
+        raise OutOfRange(f"limit {request.limit_bytes} is less than the request {request.capacity_bytes}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeGuard, get_args, get_type_hints
 
 from volplane import assets, requests
 from volplane._messages import nearest
-from volplane.assets import Asset, AssetPage, InProgress, Snapshot, SnapshotPage
+from volplane.assets import Asset, AssetPage, InProgress, ListedAsset, Snapshot, SnapshotPage
 from volplane.drivers.parameters import default_text, read_value, secrets_of
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 from volplane.requests import HookRequest
@@ -300,6 +300,8 @@ def result_flaw(hook: str, result: object) -> str | None:
         return _asset_flaw(result)
     if isinstance(result, Snapshot):
         return f"returned a Snapshot with {flaw}" if (flaw := _snapshot_flaw(result)) else None
+    if isinstance(result, ListedAsset):
+        return _listed_flaw(result)
     if isinstance(result, AssetPage | SnapshotPage):
         return _page_flaw(result)
     if isinstance(result, InProgress):
@@ -379,14 +381,18 @@ def _page_flaw(page: AssetPage | SnapshotPage) -> str | None:
             if flaw := _snapshot_flaw(listed):
                 return f"listed snapshot {str(listed.handle)[:60]!r} with {flaw}"
             continue
-        if flaw := _handle_flaw(listed.handle):
-            return f"listed an asset with {flaw}"
-        owner: object = listed.owner
-        if owner is not None and not isinstance(owner, assets.Ownership):
-            return f"listed {listed.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
-        if flaw := _not_a_tuple(listed, "attached_to"):
+        if flaw := _listed_flaw(listed):
             return flaw
     return _archives_flaw(page) if isinstance(page, AssetPage) else None
+
+
+def _listed_flaw(listed: ListedAsset) -> str | None:
+    if flaw := _handle_flaw(listed.handle):
+        return f"listed an asset with {flaw}"
+    owner: object = listed.owner
+    if owner is not None and not isinstance(owner, assets.Ownership):
+        return f"listed {listed.handle} with an owner of type {type(owner).__name__}, expected Ownership or None"
+    return _not_a_tuple(listed, "attached_to")
 
 
 def _archives_flaw(page: AssetPage) -> str | None:

@@ -34,7 +34,7 @@ SLOW_AFTER = 0.005
 the interpreter lets one thread run before another (`sys.getswitchinterval`)."""
 _ABOUT_THE_DRIVER: Final = frozenset({"owns", "list_assets", "list_snapshots", "get_capacity", "stop"})
 """Hooks that no operation locks by asset. While one hangs it is not called again; nor are `start` and `probe`."""
-_CHANGES_NOTHING: Final = _ABOUT_THE_DRIVER | {"describe", "validate", "find", "probe", "start"}
+_CHANGES_NOTHING: Final = _ABOUT_THE_DRIVER | {"describe", "validate", "find", "inspect", "probe", "start"}
 """Hooks that may run without the lease."""
 
 CallHook = Callable[[Driver, HookRequest[Any]], Any]

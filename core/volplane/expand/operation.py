@@ -85,7 +85,10 @@ class _ChangeOperation:
         if isinstance(result, InProgress):
             progress.step = Changing(dict(result.state), deps.next_due(result.retry_after), given, target=target)
         else:
-            progress.step = Changed(target, result.capacity_bytes if isinstance(result, Asset) else 0)
+            changed = Changed(target)
+            if isinstance(result, Asset):
+                changed = Changed(target, result.capacity_bytes, result.node_expansion_required)
+            progress.step = changed
 
 
 class ExpandOperation(_ChangeOperation):

@@ -211,7 +211,8 @@ def _towards(target: int, claim: Claim, volume: Volume, driver: DriverView, clus
 
 def _finish(done: Changed, claim: Claim, volume: Volume, driver: DriverView, cluster: ClusterState) -> Action:
     """Write that the asset has grown: the volume's capacity first, then the claim's status."""
-    on_node = driver.info.node_expansion_required and mode_of(volume) == VolumeMode.FILESYSTEM
+    wanted = driver.info.node_expansion_required if done.on_node is None else done.on_node
+    on_node = wanted and mode_of(volume) == VolumeMode.FILESYSTEM
     grows = capacity_of(volume) < done.capacity_bytes * NANOS
     if grows or volume.annotation(names.EXPANSION) is not None:
         body: dict[str, Any] = {}

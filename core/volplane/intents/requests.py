@@ -161,6 +161,7 @@ def volume_identity(volume: Volume, cluster_id: str) -> VolumeIdentity:
         volume_mode=VolumeMode(mode_of(volume)),
         access_modes=_modes(volume.spec.access_modes),
         node_affinity=segments_of(volume),
+        mount_options=tuple(volume.spec.mount_options or ()),
     )
 
 

@@ -212,6 +212,8 @@ class Changed(msgspec.Struct, frozen=True):
     target: str
     capacity_bytes: int = 0
     """The size of the asset, after `expand`."""
+    on_node: bool | None = None
+    """`Asset.node_expansion_required`."""
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -33,12 +33,14 @@ from volplane import (
     FindRequest,
     FindSnapshotRequest,
     InProgress,
+    InspectRequest,
     InvalidArgument,
     ListedAsset,
     ListRequest,
     ListSnapshotsRequest,
     ModifyRequest,
     NotFound,
+    OutOfRange,
     OwnsRequest,
     Parameter,
     ParameterSchema,
@@ -98,6 +100,7 @@ class MemoryBackend(BackendSpec):
             volume_modes=frozenset(VolumeMode),
             csi_driver_name=DRIVER,
             attach_required=True,
+            maximum_bytes=self.storage.largest,
             max_attached_per_node=self.storage.most_attached,
             snapshot_parameters=ParameterSchema(parameters=(Parameter(name="label", doc="Kept nowhere."),)),
             clones=self.storage.clones,
@@ -131,6 +134,7 @@ class MemoryBackend(BackendSpec):
             storage.sweep()
             asset = storage.assets.get(request.name)
             if asset is None:
+                self._check_size(request.capacity_bytes)
                 self._check(request)
                 asset = self._make(request)
             elif (asset.owner, asset.demand) != (request.owner, _demand_of(request)):
@@ -140,6 +144,11 @@ class MemoryBackend(BackendSpec):
             if asset.ready_at > storage.clock():
                 return InProgress(retry_after=asset.ready_at - storage.clock(), state={"handle": asset.handle})
             return self._seen(asset)
+
+    def _check_size(self, size: int) -> None:
+        largest = self.storage.largest
+        if largest is not None and size > largest:
+            raise OutOfRange(f"{size} bytes were asked for, an asset has at most {largest}")
 
     def _check(self, request: ProvisionRequest) -> None:
         if request.source_volume is not None:
@@ -206,6 +215,13 @@ class MemoryBackend(BackendSpec):
             if asset is None or asset.owner != request.owner or asset.deleting_until is not None:
                 return Absent()
             return self._seen(asset)
+
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        """By handle, whoever made it."""
+        with self.storage.lock:
+            asset = self.storage.by_handle(request.handle)
+            return self._listed(asset) if asset is not None else Absent()
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:

@@ -53,12 +53,14 @@ class MemoryStorage:
     """The state of the storage. Use `assets` (by name) and `snapshots` (by handle) in assertions.
 
     delay: seconds that making and deleting take by `clock`, and that a snapshot takes to become ready; 0 = at once.
-    now: Unix time of snapshots. nodes: to which assets can be attached, most_attached: how many to one. zones: none =
+    now: Unix time of snapshots. largest: bytes of an asset.
+    nodes: to which assets can be attached, most_attached: how many to one. zones: none =
     assets can be reached from every node. clones: as in `DriverInfo`. prefix: of handles; give the storages of one
     cluster different ones, since a handle names one disk.
     """
 
     capacity_bytes: int = 1 << 50
+    largest: int | None = None
     delay: float = 0.0
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time

@@ -31,13 +31,17 @@ from volplane import (
     ExpandRequest,
     FindRequest,
     InProgress,
+    InspectRequest,
+    InvalidArgument,
     ListedArchive,
     ListedAsset,
     ListRequest,
     NotFound,
+    OutOfRange,
     OwnsRequest,
     ProvisionRequest,
     RecycleRequest,
+    VolumeMode,
     VolumeSource,
     hookimpl,
 )
@@ -293,7 +297,7 @@ class TalksAboutTheWeather(MemoryBackend):
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
-        return replace(super().describe(request), maximum_bytes=(1 << 40) - self.built)
+        return replace(super().describe(request), version=f"1.{self.built}")
 
 
 class ShowsItsSecret(MemoryBackend):
@@ -367,7 +371,78 @@ class ForgetsTheImage(MemoryBackend):
         return result
 
 
+class InspectsByPrefix(MemoryBackend):
+    """Handles are compared like names that are being completed."""
+
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        found = (each for each in self.storage.assets.values() if request.handle.startswith(each.handle))
+        there = next(found, None)
+        return super()._listed(there) if there is not None else Absent()
+
+
+class InspectsMarksOfItsOwn(MemoryBackend):
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        seen = super().inspect(request)
+        if isinstance(seen, Absent) or seen.owner is None:
+            return seen
+        return replace(seen, owner=replace(seen.owner, cluster_id=request.context.driver))
+
+
+class RemembersWhatIsGone(MemoryBackend):
+    def __init__(self, options: Mapping[str, Any], *, storage: MemoryStorage) -> None:
+        super().__init__(options, storage=storage)
+        self.seen: dict[str, ListedAsset] = {}
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        made = super().provision(request)
+        if isinstance(made, Asset):
+            self.seen[made.handle] = self._listed(self.storage.assets[request.name])
+        return made
+
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        seen = super().inspect(request)
+        return self.seen.get(request.handle, seen) if isinstance(seen, Absent) else seen
+
+
+class TidiesUpWhenInspected(MemoryBackend):
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        for each in self.storage.assets.values():
+            each.modified["looked"] = "at"
+        return super().inspect(request)
+
+
+class InspectsNoAttachments(MemoryBackend):
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        seen = super().inspect(request)
+        return seen if isinstance(seen, Absent) else replace(seen, attached_to=())
+
+
+class CallsLargeSizesWrong(MemoryBackend):
+    """Nobody can tell its refusal from that of a bad parameter."""
+
+    def _check_size(self, size: int) -> None:
+        try:
+            super()._check_size(size)
+        except OutOfRange as error:
+            raise InvalidArgument(error.message) from None
+
+
+class GrowsDevicesOnNodes(MemoryBackend):
+    @hookimpl
+    def expand(self, request: ExpandRequest) -> Asset:
+        block = request.volume.volume_mode is VolumeMode.BLOCK
+        return replace(super().expand(request), node_expansion_required=True if block else None)
+
+
 BUGS: dict[type[MemoryBackend], str] = {
+    CallsLargeSizesWrong: "a-size-out-of-range-is-said-to-be",
+    GrowsDevicesOnNodes: "expand-of-a-block-device-needs-no-node",
     ForgetsTheImage: "a-deleted-asset-leaves-nothing",
     LeavesAHalfWrittenFile: "a-crash-in-the-middle-of-provision-leaves-nothing-unseen",
     MakesAnotherOne: "provision-again-gives-the-same-asset",
@@ -410,4 +485,12 @@ BUGS: dict[type[MemoryBackend], str] = {
 SLOW_BUGS: dict[type[MemoryBackend], str] = {
     NeedsItsState: "a-lost-answer-of-provision-is-resolved",
     KeepsStateInMemory: "delete-in-progress-goes-on-after-restarts",
+}
+
+INSPECT_BUGS: dict[type[MemoryBackend], str] = {
+    InspectsByPrefix: "inspect-of-any-text-is-absent",
+    InspectsMarksOfItsOwn: "inspect-shows-the-asset",
+    RemembersWhatIsGone: "inspect-of-what-is-gone-is-absent",
+    TidiesUpWhenInspected: "inspect-changes-nothing",
+    InspectsNoAttachments: "inspect-shows-where-it-is-attached",
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clocks import SteppedClock
-from unit.testing.planted import BUGS, SECRET, SLOW_BUGS
+from unit.testing.planted import BUGS, INSPECT_BUGS, SECRET, SLOW_BUGS
 from unit.testing.planted_crashes import Disk
 from unit.testing.planted_snapshots import SNAPSHOT_BUGS
 from volplane import (
@@ -18,7 +18,7 @@ from volplane import (
     VolumeSource,
 )
 from volplane_testing.conformance import RULES, Report, Rule, RuleStatus, Subject, run_rules
-from volplane_testing.conformance.rules import snapshots
+from volplane_testing.conformance.rules import inspecting, snapshots
 from volplane_testing.memory import DRIVER, ZONE, MemoryBackend
 
 OF_ASSETS = [rule for rule in RULES if rule not in snapshots.RULES]
@@ -26,7 +26,7 @@ OF_ASSETS = [rule for rule in RULES if rule not in snapshots.RULES]
 
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:
     clock = SteppedClock()
-    memory = Disk(capacity_bytes=100 << 30, page=3, clock=clock, now=clock, **storage)
+    memory = Disk(capacity_bytes=100 << 30, largest=1 << 40, page=3, clock=clock, now=clock, **storage)
 
     def inspect() -> object:
         memory.sweep()
@@ -103,6 +103,13 @@ def test_a_planted_bug_breaks_the_rule_that_it_should_and_no_other(bug: type[Mem
 def test_a_bug_of_a_slow_backend_too(bug: type[MemoryBackend]) -> None:
     judged = report(bug, rules=OF_ASSETS, delay=30.0)
     assert judged.violated == (SLOW_BUGS[bug],), str(judged)
+
+
+@pytest.mark.parametrize("bug", INSPECT_BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_of_inspect_breaks_the_rule_that_it_should_and_no_other(bug: type[MemoryBackend]) -> None:
+    judged = report(bug, rules=inspecting.RULES)
+    assert judged.violated == (INSPECT_BUGS[bug],), str(judged)
+    assert set(INSPECT_BUGS.values()) == {rule.name for rule in inspecting.RULES}
 
 
 @pytest.mark.parametrize("bug", SNAPSHOT_BUGS, ids=lambda bug: bug.__name__)

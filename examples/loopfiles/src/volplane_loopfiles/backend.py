@@ -24,10 +24,12 @@ from volplane import (
     Erased,
     ExpandRequest,
     FindRequest,
+    InspectRequest,
     InvalidArgument,
     ListedAsset,
     ListRequest,
     NotFound,
+    OutOfRange,
     Ownership,
     Param,
     ParameterKind,
@@ -147,7 +149,7 @@ class LoopFilesBackend(BackendSpec):
         if request.segment is not None and dict(request.segment) != self._segment():
             raise InvalidArgument(f"segment {dict(request.segment)} is out of reach, images are on {self._segment()}")
         if request.capacity_bytes > LARGEST:
-            raise InvalidArgument(f"capacity {request.capacity_bytes} is above {LARGEST} bytes, the largest image")
+            raise OutOfRange(f"capacity {request.capacity_bytes} is above {LARGEST} bytes, the largest image")
 
     def _undo(self, name: str, error: OSError) -> None:
         """Remove everything: the file system has no blocks for a new image."""
@@ -166,6 +168,14 @@ class LoopFilesBackend(BackendSpec):
             if request.only_look and not self._images.image(request.name).exists():
                 return Absent()
             return self._complete(request.name, marks)
+
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        """Look at the marks of an image."""
+        name = request.handle
+        with self._images.locked(f"look at {name}"):
+            marks = self._images.read(name) if name in self._images.names() else None
+            return Absent() if marks is None else replace(self._listed(name), source=self._source(name, marks))
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done:
@@ -191,9 +201,7 @@ class LoopFilesBackend(BackendSpec):
             marks = self._owned(request.volume)
             if request.capacity_bytes > marks.capacity_bytes:
                 if request.capacity_bytes > LARGEST:
-                    raise InvalidArgument(
-                        f"capacity {request.capacity_bytes} is above {LARGEST} bytes, the largest image"
-                    )
+                    raise OutOfRange(f"capacity {request.capacity_bytes} is above {LARGEST} bytes, the largest image")
                 self._images.require_room(request.capacity_bytes - marks.capacity_bytes, f"grow {name}")
                 marks = replace(marks, capacity_bytes=request.capacity_bytes)
                 self._images.fill(name, marks)
@@ -243,18 +251,22 @@ class LoopFilesBackend(BackendSpec):
     def _complete(self, name: str, marks: Marks) -> Asset:
         """Make image and device as the marks say, as far as they are missing; returns the asset."""
         self._images.fill(name, marks)
-        fields: dict[str, Any] = {"path": str(self._images.image(name)), "type": "File"}
         if self._options.devices:
             self._images.set_link(name, attach_image(self._images.image(name)))
-            fields = {"path": str(self._images.link(name))}
-            if marks.demand["volume_mode"] == VolumeMode.FILESYSTEM:
-                fields["fsType"] = marks.demand["fs_type"]
         return Asset(
             handle=name,
-            source=VolumeSource(kind="local" if self._options.devices else "hostPath", fields=fields),
+            source=self._source(name, marks),
             capacity_bytes=marks.capacity_bytes,
             node_affinity=(self._segment(),),
         )
+
+    def _source(self, name: str, marks: Marks) -> VolumeSource:
+        if not self._options.devices:
+            return VolumeSource(kind="hostPath", fields={"path": str(self._images.image(name)), "type": "File"})
+        fields = {"path": str(self._images.link(name))}
+        if marks.demand["volume_mode"] == VolumeMode.FILESYSTEM:
+            fields["fsType"] = marks.demand["fs_type"]
+        return VolumeSource(kind="local", fields=fields)
 
     def _release(self, name: str) -> None:
         """Detach the devices of an image. Raises VolumeInUse if one is in use, or without the option `devices`."""

@@ -30,7 +30,7 @@ from volplane_aws_ebs.create import Provisioner
 from volplane_aws_ebs.delete import Deleter
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.modify import Modifier
-from volplane_aws_ebs.ownership import adopt, list_page
+from volplane_aws_ebs.ownership import adopt, inspect, list_page
 from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
 from volplane_aws_ebs.resources import IN_TREE, asset_from, instance_id, volume_id_from
 from volplane_aws_ebs.settings import EBS_ZONE_LABEL, ZONE_ID_LABEL, ZONE_LABEL, Settings, check_tag_count
@@ -95,6 +95,7 @@ class AwsEbsBackend(DiskBackend):
                 find_snapshot=snapshotter.find,
                 list_snapshots=partial(list_snapshots, ec2),
                 list_page=partial(list_page, ec2),
+                inspect=partial(inspect, ec2),
                 adopt=partial(adopt, ec2, fences),
                 error=ec2.backend_error,
                 close=ec2.close,

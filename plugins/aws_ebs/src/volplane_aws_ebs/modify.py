@@ -11,6 +11,7 @@ from volplane import (
     ExpandRequest,
     InvalidArgument,
     ModifyRequest,
+    OutOfRange,
     ResourceExhausted,
     Throttled,
     VolumeIdentity,
@@ -171,7 +172,7 @@ def _growth(volume: Ec2Volume, size: int) -> Change:
         return {}
     kind = VOLUME_TYPES.get(volume.volume_type)
     if kind is not None and size > kind.sizes[1]:
-        raise InvalidArgument(f"{size} GiB: volumes of type {volume.volume_type} have at most {kind.sizes[1]} GiB")
+        raise OutOfRange(f"{size} GiB: volumes of type {volume.volume_type} have at most {kind.sizes[1]} GiB")
     change: dict[str, int | str] = {"Size": size}
     per_gib = volume.tags.get(ownership_tags.IOPS_PER_GIB, "")
     raises = volume.tags.get(ownership_tags.RAISE_ON_MODIFY) == "true"

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from volplane import AdoptRequest, AssetPage, Done, ListedAsset, ListRequest, Throttled
-from volplane.cloud import GIB, TAGS, Fences, HookCall, RetryLater
+from volplane import (
+    Absent,
+    AdoptRequest,
+    AssetPage,
+    Done,
+    InspectRequest,
+    ListedAsset,
+    ListRequest,
+    Throttled,
+    VolumeMode,
+)
+from volplane.cloud import GIB, TAGS, Fences, HookCall, RetryLater, csi_source
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.ec2 import Ec2
-from volplane_aws_ebs.resources import Ec2Volume, existing, volume_id
+from volplane_aws_ebs.resources import Ec2Volume, existing, volume_id, volume_id_from
 
 _PAGE_SIZE = 500
 
@@ -42,6 +53,17 @@ def _listed(volume: Ec2Volume) -> ListedAsset:
         attached_to=tuple(each.instance for each in volume.attachments if each.state != "detached"),
         changed_in=str(TAGS.term(volume.tags) or ""),
     )
+
+
+def inspect(ec2: Ec2, request: InspectRequest) -> ListedAsset | Absent:
+    """Return the volume with this id, by a call that begins now. Raises AwsError."""
+    id_ = volume_id_from(request.handle)
+    volume = ec2.batches.volumes.fetch_now(id_).value if id_ is not None else None
+    if volume is None or volume.being_deleted:
+        return Absent()
+    condition = "EC2 could not make it (state error)" if volume.state == "error" else ""
+    source = csi_source(ec2.settings, volume.id, VolumeMode.BLOCK, "")
+    return replace(_listed(volume), source=source, condition=condition)
 
 
 # --- adopt and fence --------------------------------------------------------------------------------------------

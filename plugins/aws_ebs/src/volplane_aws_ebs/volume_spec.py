@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from volplane import AccessMode, InvalidArgument, NotFound, ProvisionRequest, Unsupported, VolumeMode, read_parameters
+from volplane import (
+    AccessMode,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ProvisionRequest,
+    Unsupported,
+    VolumeMode,
+    read_parameters,
+)
 from volplane.cloud import GIB, size_in_gib
 from volplane_aws_ebs.attributes_class import AttributesClass
 from volplane_aws_ebs.parameters import ClassParameters
@@ -66,9 +75,9 @@ class VolumeSpec:
         size = size_in_gib(request.capacity_bytes)
         low, high = VOLUME_TYPES[parameters.volume_type].sizes
         if not low <= size <= high:
-            raise InvalidArgument(f"{size} GiB: volumes of type {parameters.volume_type} have {low} to {high} GiB")
+            raise OutOfRange(f"{size} GiB: volumes of type {parameters.volume_type} have {low} to {high} GiB")
         if request.limit_bytes is not None and size * GIB > request.limit_bytes:
-            raise InvalidArgument(
+            raise OutOfRange(
                 f"{request.capacity_bytes} bytes are {size} GiB when rounded up, more than the limit of "
                 f"{request.limit_bytes}"
             )

@@ -33,7 +33,7 @@ from volplane_gce_pd.delete import Deleter
 from volplane_gce_pd.disk_types import LARGEST_GIB
 from volplane_gce_pd.errors import to_backend_error
 from volplane_gce_pd.operations import LongOperations
-from volplane_gce_pd.ownership import adopt, list_page
+from volplane_gce_pd.ownership import adopt, inspect, list_page
 from volplane_gce_pd.parameters import PARAMETERS, ClassParameters
 from volplane_gce_pd.resources import asset_from, disk_key_from, disk_name, instance_key
 from volplane_gce_pd.settings import ZONE_LABELS, Settings, check_labels
@@ -94,6 +94,7 @@ class GcePdBackend(DiskBackend):
                 find_snapshot=snapshotter.find,
                 list_snapshots=partial(list_snapshots, compute),
                 list_page=partial(list_page, compute),
+                inspect=partial(inspect, compute),
                 adopt=partial(adopt, compute, fences),
                 error=to_backend_error,
                 close=compute.close,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from volplane import Asset, Done, ExpandRequest, InvalidArgument, ModifyRequest, VolumeIdentity
+from volplane import Asset, Done, ExpandRequest, ModifyRequest, OutOfRange, VolumeIdentity
 from volplane.cloud import Fences, HookCall, RetryLater, size_in_gib
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
@@ -36,7 +36,7 @@ class Changer:
             )
         kind = DISK_TYPES.get(disk.disk_type)
         if kind is not None and size > kind.sizes[1]:
-            raise InvalidArgument(f"{size} GiB: disks of type {disk.disk_type} have at most {kind.sizes[1]} GiB")
+            raise OutOfRange(f"{size} GiB: disks of type {disk.disk_type} have at most {kind.sizes[1]} GiB")
         self._require_turn(disk, outcome, call)
         raise self._grow(disk, size, call)
 

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from volplane import AdoptRequest, AssetPage, Done, ListedAsset, ListRequest, Ownership, Throttled
-from volplane.cloud import GIB, LABELS, Fences, HookCall, OfficialDriver, RetryLater
+from volplane import (
+    Absent,
+    AdoptRequest,
+    AssetPage,
+    Done,
+    InspectRequest,
+    ListedAsset,
+    ListRequest,
+    Ownership,
+    Throttled,
+    VolumeMode,
+)
+from volplane.cloud import GIB, LABELS, Fences, HookCall, OfficialDriver, RetryLater, csi_source
 from volplane_gce_pd.api import Method
 from volplane_gce_pd.compute import Compute
-from volplane_gce_pd.resources import Disk, DiskSnapshot, disk_key, existing, request_id, unix_time
+from volplane_gce_pd.resources import Disk, DiskSnapshot, disk_key, disk_key_from, existing, request_id, unix_time
 
 _FOREIGN_LABELS = ("goog-gke-volume", "goog-k8s-cluster-name")
 """Labels by which other drivers mark what they make."""
@@ -51,7 +63,7 @@ def list_page(compute: Compute, request: ListRequest) -> AssetPage:
     return AssetPage(assets=tuple(_listed(compute, disk, request) for disk in listed), next_page=following)
 
 
-def _listed(compute: Compute, disk: Disk, request: ListRequest) -> ListedAsset:
+def _listed(compute: Compute, disk: Disk, request: ListRequest | InspectRequest) -> ListedAsset:
     owner = LABELS.owner(_marks(disk), request.context.cluster_id, official=OFFICIAL)
     return ListedAsset(
         handle=disk.handle(compute.settings.project),
@@ -62,6 +74,19 @@ def _listed(compute: Compute, disk: Disk, request: ListRequest) -> ListedAsset:
         attached_to=tuple("/".join(vm) for vm in disk.users),
         changed_in=str(LABELS.term(disk.labels) or ""),
     )
+
+
+def inspect(compute: Compute, request: InspectRequest) -> ListedAsset | Absent:
+    """Return the disk with this handle, by a call that begins now. Raises GceError."""
+    key = disk_key_from(request.handle, compute.settings.project)
+    where = key[0].partition("/")[2] if key is not None else ""
+    ours = where == compute.settings.region or compute.settings.in_region(where)
+    disk = compute.disk_now(key) if key is not None and ours else None
+    if disk is None or disk.state == "DELETING":
+        return Absent()
+    condition = "Compute Engine could not make it (state FAILED)" if disk.state == "FAILED" else ""
+    source = csi_source(compute.settings, request.handle, VolumeMode.BLOCK, "")
+    return replace(_listed(compute, disk, request), source=source, condition=condition)
 
 
 def _marks(disk: Disk) -> dict[str, str]:

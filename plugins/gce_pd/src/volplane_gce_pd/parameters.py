@@ -14,6 +14,7 @@ from volplane import (
     AccessMode,
     InvalidArgument,
     NotFound,
+    OutOfRange,
     Param,
     ParameterKind,
     ParameterSchema,
@@ -359,16 +360,16 @@ class DiskSpec:
         size = size_in_gib(request.capacity_bytes)
         low, high = (kind.regional_sizes if parameters.regional else None) or kind.sizes
         if size > high:
-            raise InvalidArgument(f"{size} GiB: disks of type {parameters.disk_type} have at most {high} GiB")
+            raise OutOfRange(f"{size} GiB: disks of type {parameters.disk_type} have at most {high} GiB")
         if size < low <= _RAISED_GIB:
             size = low
         elif size < low:
-            raise InvalidArgument(
+            raise OutOfRange(
                 f"{size} GiB: {'regional ' if parameters.regional else ''}disks of type {parameters.disk_type} have at "
                 f"least {low} GiB; ask for that, or for another type"
             )
         if request.limit_bytes is not None and size * GIB > request.limit_bytes:
-            raise InvalidArgument(
+            raise OutOfRange(
                 f"a disk of type {parameters.disk_type} for {request.capacity_bytes} bytes has {size} GiB, more than "
                 f"the limit of {request.limit_bytes}"
             )

@@ -26,7 +26,9 @@ from volplane import (
     ExpandRequest,
     FindRequest,
     InProgress,
+    InspectRequest,
     InvalidArgument,
+    ListedAsset,
     ListRequest,
     NotFound,
     OwnsRequest,
@@ -75,6 +77,7 @@ from volplane_hostpath.dirfd import NotADirectory, closing, directory_exists, en
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_SPACE, storage_errors
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
+from volplane_hostpath.inspect import inspect_volume
 from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import VolumeMarker, marker_file
@@ -218,6 +221,12 @@ class HostPathBackend(BackendSpec):
                 if not directory_exists(marker.path, root.fd, root.mount, label=root.path):
                     return Absent()
             return asset_of(root, marker)
+
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        """Look at the marker and the directory of a volume."""
+        with self._root(request.context, f"look at {request.handle!r}") as root:
+            return inspect_volume(root, request.handle)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:

@@ -32,7 +32,9 @@ from volplane import (
     ExpandRequest,
     FindRequest,
     InProgress,
+    InspectRequest,
     InvalidArgument,
+    ListedAsset,
     ListRequest,
     NotFound,
     OwnsRequest,
@@ -63,6 +65,7 @@ from volplane_nfs.expiry import Expiry
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
 from volplane_nfs.housekeeping import empty_leftovers, repair_exports, tidy_up
+from volplane_nfs.inspect import inspect_volume
 from volplane_nfs.listing import archives_page, list_page
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker
 from volplane_nfs.nfs4 import Dial, NfsError, dial_tcp
@@ -255,6 +258,11 @@ class NfsBackend(BackendSpec):
             if not request.only_look or directory_attributes(share, handles, marker.components) is not None:
                 return asset_of(share, handles, marker, self._settings.export)
         return None
+
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        """Look at the marker and the directory of a volume."""
+        return inspect_volume(self._shares, request.handle, self._settings.export)
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:

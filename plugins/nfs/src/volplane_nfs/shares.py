@@ -11,7 +11,6 @@ from volplane import (
     ResourceExhausted,
     Unavailable,
     VolumeIdentity,
-    VolumeSource,
 )
 from volplane.directory import Handle
 from volplane_nfs.nfs4 import Address, Client, Compounds, Credentials, Dial
@@ -116,7 +115,8 @@ class Shares:
         """
         handle = Handle.parse(volume.handle) if volume.owner is not None else None
         if handle is not None:
-            return self._with_id(handle.storage_id, volume.source)
+            fields = volume.source.fields
+            return self.with_id(handle.storage_id, f"{fields.get('path')} of {fields.get('server')}")
         if volume.owner is None and below_pseudo_path(volume.source, self._settings):
             return self.all[0]
         for share in self.all:
@@ -124,7 +124,8 @@ class Shares:
                 return share
         return None
 
-    def _with_id(self, share_id: str, source: VolumeSource) -> Share:
+    def with_id(self, share_id: str, what: str) -> Share:
+        """Return the share with this id. what: is on it, for messages. Raises `Unavailable` if it is away."""
         for share in self.all:
             if share.known_id == share_id:
                 return share
@@ -140,9 +141,8 @@ class Shares:
         if unknown is not None:
             raise unknown
         raise Unavailable(
-            f"no share of this driver has the id {share_id}, where {source.fields.get('path')} of "
-            f"{source.fields.get('server')} is: its disk is not mounted on the server, or the share was taken out of "
-            "the option shares"
+            f"no share of this driver has the id {share_id}, where {what} is: its disk is not mounted on the server, "
+            "or the share was taken out of the option shares"
         )
 
 

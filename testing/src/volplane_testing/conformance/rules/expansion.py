@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from volplane.assets import Asset, Erased, PodScrub
+from volplane.assets import Asset, Erased, PodScrub, VolumeMode
 from volplane.errors import AlreadyExists, BackendError, InvalidArgument, NotFound
 from volplane.requests import ModifyRequest, RecycleRequest
 from volplane_testing.conformance.bench import Bench, Made
@@ -35,6 +35,16 @@ def expand_grows_the_asset(bench: Bench) -> None:
     )
     if bench.supports("find"):
         bench.require_same(bench.instance.find(bench.question(made.demand)), grown, "find after expand")
+
+
+@rule("expand", after=(expand_grows_the_asset,))
+def expand_of_a_block_device_needs_no_node(bench: Bench) -> None:
+    """A volume of mode Block has no file system that a node could grow: `node_expansion_required` is not True."""
+    if VolumeMode.BLOCK not in bench.info.volume_modes:
+        raise NotApplicable("its assets are no block devices")
+    made = bench.make(bench.demand(volume_mode=VolumeMode.BLOCK))
+    grown = bench.instance.expand(bench.expansion(made, made.asset.capacity_bytes * 2))
+    bench.require(not grown.node_expansion_required, "expand of a block device says that a node has to grow it")
 
 
 @rule("expand", waivable=False, after=(expand_grows_the_asset,))
@@ -231,6 +241,7 @@ def a_place_out_of_reach_is_refused(bench: Bench) -> None:
 
 RULES = (
     expand_grows_the_asset,
+    expand_of_a_block_device_needs_no_node,
     expand_again_changes_nothing,
     expand_never_shrinks,
     expand_of_what_is_gone_is_not_found,

@@ -6,7 +6,15 @@ import json
 from dataclasses import replace
 from typing import Final
 
-from volplane.errors import AlreadyExists, BackendError, InvalidArgument, NotFound, ResourceExhausted, Unsupported
+from volplane.errors import (
+    AlreadyExists,
+    BackendError,
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    ResourceExhausted,
+    Unsupported,
+)
 from volplane.requests import ClaimIdentity, ProvisionRequest
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import rule
@@ -224,6 +232,16 @@ def a_refused_demand_leaves_nothing(bench: Bench) -> None:
         bench.require(asset.capacity_bytes >= size, f"made {asset.capacity_bytes} bytes, asked for were {size}")
 
 
+@rule("provision", after=(a_refused_demand_leaves_nothing,))
+def a_size_out_of_range_is_said_to_be(bench: Bench) -> None:
+    """A demand for more than `maximum_bytes` is `OutOfRange`: whoever asked may ask for less."""
+    if bench.info.maximum_bytes is None:
+        raise NotApplicable("it knows no largest size (`DriverInfo.maximum_bytes`)")
+    size = bench.info.maximum_bytes + bench.demand().capacity_bytes
+    demand = bench.will_provision(bench.demand(capacity_bytes=size))
+    bench.require_refused("provision", demand, OutOfRange, why="it is larger than maximum_bytes", retry=True)
+
+
 RULES = (
     provision_makes_an_asset,
     provision_again_gives_the_same_asset,
@@ -237,4 +255,5 @@ RULES = (
     an_unknown_source_volume_is_refused,
     a_late_duplicate_of_provision_can_be_undone,
     a_refused_demand_leaves_nothing,
+    a_size_out_of_range_is_said_to_be,
 )

@@ -1,0 +1,52 @@
+"""The hook `inspect`: a volume by its handle, for callers that know nothing else of it. Changes nothing."""
+
+from __future__ import annotations
+
+from volplane import Absent, InvalidArgument, ListedAsset, Unavailable
+from volplane.directory import CONTROL, CorruptMarker, Handle, check_name
+from volplane_hostpath.dirfd import directory_exists, entry_exists
+from volplane_hostpath.index import read_volume_marker
+from volplane_hostpath.markers import marker_file
+from volplane_hostpath.provision import asset_of
+from volplane_hostpath.root import TRASH, VOLUMES, Root
+
+
+def inspect_volume(root: Root, text: str) -> ListedAsset | Absent:
+    """Return the volume of this handle; Absent if there is none, or the text is no handle.
+
+    Raises `Unavailable` for a volume of another root, which may exist, and for a marker that cannot be read.
+    """
+    handle = Handle.parse(text)
+    if handle is None:
+        return Absent()
+    try:
+        name = check_name(handle.volume_name)
+    except InvalidArgument:
+        return Absent()  # Nothing was made under it.
+    if handle.storage_id != root.id:
+        raise Unavailable(
+            f"{name} lies on the root with id {handle.storage_id}, at {root.path} is {root.id}: mount the disk it "
+            "lies on"
+        )
+    try:
+        marker = read_volume_marker(root, name)
+    except CorruptMarker as error:
+        file = f"{root.path}/{CONTROL}/{VOLUMES}/{marker_file(name)}"
+        raise Unavailable(f"{file} cannot be used: {error}; restore or repair it") from error
+    if marker is None or marker.owner.generation != handle.generation:
+        return Absent()
+    condition = ""
+    if entry_exists(marker.entry, root.directory(TRASH)):
+        condition = "it is being removed"
+    elif not directory_exists(marker.path, root.fd, root.mount, label=root.path):
+        condition = f"its directory {root.path}/{marker.path} is missing"
+    asset = asset_of(root, marker)
+    return ListedAsset(
+        handle=asset.handle,
+        name=marker.name,
+        capacity_bytes=marker.capacity_bytes,
+        owner=marker.owner,
+        created_at=marker.created_at or None,
+        source=asset.source,
+        condition=condition,
+    )
