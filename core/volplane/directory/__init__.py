@@ -1,7 +1,7 @@
 """For authors of backends whose volumes are directories of a file system: what they have in common.
 
 Markers that name the owner of a directory, handles, class parameters, paths from a template, checks of a demand,
-archives of what is deleted, what is used of volumes, and warnings that are told once.
+archives of what is deleted, copies of trees, what is used of volumes, and warnings that are told once.
 Nothing here touches a file system. hostpath and nfs are built on it.
 """
 
@@ -12,6 +12,19 @@ from volplane.directory.archives import (
     listed_archive,
     named_until,
     renamed_until,
+)
+from volplane.directory.copies import (
+    DEEPEST,
+    Copied,
+    CopyCounts,
+    Entry,
+    EntryKind,
+    Item,
+    Outcome,
+    Page,
+    Side,
+    TreeCopy,
+    Trees,
 )
 from volplane.directory.markers import (
     CONTROL,
@@ -43,16 +56,27 @@ from volplane.directory.usage import Usage, UsageReport
 __all__ = [
     "ARCHIVE",
     "CONTROL",
+    "DEEPEST",
     "DELETE",
     "RETAIN",
     "RETAINED",
     "ArchivedDirectory",
+    "Copied",
+    "CopyCounts",
     "CorruptMarker",
     "DirectoryParameters",
+    "Entry",
+    "EntryKind",
     "Handle",
+    "Item",
     "KeptDirectoryParameters",
+    "Outcome",
+    "Page",
     "PathTemplate",
     "Reports",
+    "Side",
+    "TreeCopy",
+    "Trees",
     "Usage",
     "UsageReport",
     "VolumeMarker",
