@@ -268,6 +268,8 @@ class Slow:
     """A server on which each operation takes a while, one after the other, as nfsd on a disk does."""
 
     operations = 63
+    data_bytes = 1 << 17
+    minor = 2
     moves = 0
 
     def __init__(self, model: ModelServer, seconds: float) -> None:

@@ -248,7 +248,7 @@ def test_every_minor_version_serves(memory: Path, minors: str) -> None:
         site = Site(server.share).start()
         made = site.provision()
         site.delete(site.volume(made))
-        assert site.backend._shares._clients[Address("127.0.0.1", server.port)].minor == (0 if minors == "0" else 1)
+        assert site.backend._shares._clients[Address("127.0.0.1", server.port)].minor == (0 if minors == "0" else 2)
         site.stop()
 
 

@@ -23,7 +23,7 @@ from volplane_nfs.nfs4 import (
     values_of,
 )
 from volplane_nfs.nfs4 import operations as nfs
-from volplane_nfs.nfs4.attributes import FSID, TIME_METADATA
+from volplane_nfs.nfs4.attributes import FSID, TIME_METADATA, TIME_MODIFY
 from volplane_nfs.nfs4.operations import Entry, Reply, Request, Result
 
 _RESULTS: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -40,6 +40,7 @@ _RESULTS: Final[Mapping[str, Callable[[Any], Any]]] = {
 _STRUCTS: Final[Mapping[int, Callable[[Any], Any]]] = {
     FSID: lambda value: (value.major, value.minor),
     TIME_METADATA: lambda value: (value.seconds, value.nseconds),
+    TIME_MODIFY: lambda value: (value.seconds, value.nseconds),
 }
 
 
@@ -47,6 +48,8 @@ class PynfsClient:
     """One client of NFSv4.0 without state on the server, made again after every error."""
 
     operations = 32
+    data_bytes = 1 << 16
+    minor = 0
     moves = 0
 
     def __init__(self, address: Address, *, credentials: Credentials, timeout: float) -> None:

@@ -6,9 +6,10 @@
     print(names(client, share))
     client.close()
 
-It speaks 4.1 with sessions, and 4.0 where the server has no more (RFC 8881, RFC 7530), over ONC RPC with AUTH_SYS
-(RFC 5531). `volplane_nfs.nfs4.files` has directories, attributes, symbolic links and small files, each a function of a
-client and the handle of a directory; `volplane_nfs.nfs4.operations` has the operations of a COMPOUND. A path is a tuple
+It speaks 4.2 and 4.1 with sessions, and 4.0 where the server has no more (RFC 7862, RFC 8881, RFC 7530), over ONC RPC
+with AUTH_SYS (RFC 5531). `volplane_nfs.nfs4.files` has directories, attributes, symbolic links and small files, each a
+function of a client and the handle of a directory; `volplane_nfs.nfs4.copying` copies files within the server;
+`volplane_nfs.nfs4.operations` has the operations of a COMPOUND. A path is a tuple
 of names: every name is looked up by itself, and no symbolic link is followed.
 """
 

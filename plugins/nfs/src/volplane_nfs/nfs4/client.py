@@ -15,6 +15,7 @@ from volplane_nfs.nfs4.errors import NfsError, NoAnswer, OutcomeUnknown, ServerU
 from volplane_nfs.nfs4.operations import Reply, Request
 from volplane_nfs.nfs4.rpc import Credentials
 from volplane_nfs.nfs4.session import Channel
+from volplane_nfs.nfs4.slots import MINIMUM_DATA
 from volplane_nfs.nfs4.status import Status
 
 _REST_FIRST: Final = 1.0
@@ -34,6 +35,14 @@ class Compounds(Protocol):
     @property
     def operations(self) -> int:
         """Return how many operations one COMPOUND may have."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Return how many bytes of files one COMPOUND may carry, in its call or in its answer."""
+
+    @property
+    def minor(self) -> int | None:
+        """Return the minor version in use; None before the first call."""
 
     @property
     def moves(self) -> int:
@@ -114,12 +123,15 @@ class Client:
         return min((channel.operations for channel in self._channels), default=32)
 
     @property
+    def data_bytes(self) -> int:
+        return min((channel.data_bytes for channel in self._channels), default=MINIMUM_DATA)
+
+    @property
     def moves(self) -> int:
         return 0 if self._failover is None else self._failover.moves
 
     @property
     def minor(self) -> int | None:
-        """Return the minor version in use; None before the first call."""
         return self._channels[0].minor if self._channels else None
 
     def compound(self, *requests: Request) -> list[Any]:

@@ -60,6 +60,8 @@ _MOST: Final = 512
 """Operations that are sent before the first is answered, as long as nothing is known of the server, and at most."""
 _LONG: Final = 0.25
 """Seconds that they shall take at most."""
+_OPERATION: Final = 1 << 13
+"""Bytes of a file that take about as long as an operation."""
 _WRITE_ONLY, _NO_DELEGATION = 2, 0x0400
 _CONFIRM: Final = 2
 
@@ -231,7 +233,7 @@ def write_file(client: Compounds, handle: bytes, name: bytes, data: bytes) -> No
     owner = os.urandom(8)
     opened = OPEN(0, _WRITE_ONLY | _NO_DELEGATION, 0, (0, owner), how, (0, name))
     (reply,) = client.pipeline([[PUTFH(handle), opened, WRITE(_CURRENT, 0, _FILE_SYNC, data), CLOSE(0, _CURRENT)]])
-    if not reply.status or getattr(client, "minor", 1) != 0:
+    if not reply.status or client.minor != 0:
         values_of(reply)
         return
     _write_in_40(client, [PUTFH(handle)], (how, (0, name)), owner, data)
@@ -262,13 +264,14 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.operations = _FIRST
-        """How many operations the next call shall have."""
+        """How many operations the next call shall have; data counts too, see `data_of`."""
 
     def run(self, client: Compounds, compounds: Sequence[Sequence[Request]]) -> list[Reply]:
         """Do several COMPOUNDs, and learn from how long that takes. Raises TransportError."""
         begun = self._clock()
         replies = client.pipeline(compounds)
-        took, count = self._clock() - begun, sum(map(len, compounds))
+        took = self._clock() - begun
+        count = sum(len(each) + data_of(each) // _OPERATION for each in compounds)
         if took > _LONG:
             self.operations = max(1, int(count * _LONG / (2 * took)))
         elif took < _LONG / 2:
@@ -276,27 +279,42 @@ class Pace:
         return replies
 
 
+def data_of(requests: Sequence[Request]) -> int:
+    """Return how many bytes of files these send or ask for."""
+    size = 0
+    for operation, arguments in requests:
+        if operation is READ:
+            size += arguments[2]
+        elif operation is WRITE:
+            size += len(arguments[3])
+    return size
+
+
 def several(client: Compounds, groups: Sequence[Sequence[Request]], pace: Pace | None = None) -> list[Reply]:
     """Do groups of operations, each by itself, in as few calls as the server takes; their answers, failed ones too.
 
-    Each group begins with its own file handle, and has at most as many operations as a COMPOUND may have.
+    Each group begins with its own file handle, has at most as many operations and as much data as a COMPOUND may have,
+    and is not in one COMPOUND with others of which only one changes something: its answer may be too large to be kept.
+    Groups that send much come before those that ask for much: the server sends nothing while the client does.
     """
     pace = pace or Pace()
     answers: dict[int, Reply] = {}
     waiting = list(range(len(groups)))
+    sizes = [(len(group), data_of(group), any(each[0].changes for each in group)) for group in groups]
+    most_data = client.data_bytes
     while waiting:
         compounds: list[list[int]] = [[]]
-        left, room = pace.operations, client.operations
+        left, room, data_room, kind = pace.operations, client.operations, most_data, False
         for number in waiting:
-            size = len(groups[number])
-            left -= size
+            size, data, changes = sizes[number]
+            left -= size + data // _OPERATION
             if left < 0 and compounds[0]:
                 break
-            if compounds[-1] and size > room:
+            if compounds[-1] and (size > room or data > data_room or changes is not kind):
                 compounds.append([])
-                room = client.operations
+                room, data_room = client.operations, most_data
             compounds[-1].append(number)
-            room -= size
+            room, data_room, kind = room - size, data_room - data, changes
         replies = pace.run(client, [[each for number in part for each in groups[number]] for part in compounds])
         for part, reply in zip(compounds, replies, strict=True):
             results = reply.results

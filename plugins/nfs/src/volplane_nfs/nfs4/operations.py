@@ -1,6 +1,7 @@
-"""The operations of NFSv4.0 and 4.1 that this client speaks: one table, from which both directions are coded.
+"""The operations of NFSv4.0 to 4.2 that this client speaks: one table, from which both directions are coded.
 
-`LOOKUP(b"name")` is a request; a list of them is a COMPOUND. Source: RFC 7530 section 16, RFC 8881 section 18.
+`LOOKUP(b"name")` is a request; a list of them is a COMPOUND. Source: RFC 7530 section 16, RFC 8881 section 18, RFC 7862
+section 15.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
-from volplane_nfs.nfs4.attributes import FATTR, FILEHANDLE_BYTES
+from volplane_nfs.nfs4.attributes import ACE, FATTR, FILEHANDLE_BYTES
 from volplane_nfs.nfs4.status import Status, name_of_status
 from volplane_nfs.nfs4.xdr import (
     BITMAP,
@@ -150,6 +151,7 @@ _HANDLE: Final = Opaque(FILEHANDLE_BYTES)
 _VERIFIER: Final = Fixed(8)
 _SESSION: Final = Fixed(16)
 _SMALL: Final = Opaque(1024)
+_XATTR: Final = Opaque(1 << 16)
 _NONE: Final = Struct("Nothing")
 _STATEID: Final = Struct("StateId", ("seqid", UINT32), ("other", Fixed(12)))
 _CHANGE: Final = Struct("ChangeInfo", ("atomic", BOOL), ("before", UINT64), ("after", UINT64))
@@ -159,13 +161,12 @@ _OPEN_OWNER: Final = Struct("OpenOwner", ("clientid", UINT64), ("owner", _SMALL)
 _CREATE_HOW: Final = Union(
     {0: FATTR, 1: FATTR, 2: _VERIFIER, 3: Struct("Exclusive", ("verifier", _VERIFIER), ("attributes", FATTR))}
 )
-_ACE: Final = Struct("Ace", ("type", UINT32), ("flag", UINT32), ("mask", UINT32), ("who", _SMALL))
 _SPACE_LIMIT: Final = Union({1: UINT64, 2: Struct("Blocks", ("count", UINT32), ("size", UINT32))})
 _DELEGATION: Final = Union(
     {
         0: VOID,
-        1: Struct("Read", ("stateid", _STATEID), ("recall", BOOL), ("permissions", _ACE)),
-        2: Struct("Write", ("stateid", _STATEID), ("recall", BOOL), ("limit", _SPACE_LIMIT), ("permissions", _ACE)),
+        1: Struct("Read", ("stateid", _STATEID), ("recall", BOOL), ("permissions", ACE)),
+        2: Struct("Write", ("stateid", _STATEID), ("recall", BOOL), ("limit", _SPACE_LIMIT), ("permissions", ACE)),
         3: Union({1: BOOL, 2: BOOL}, VOID),
     }
 )
@@ -195,6 +196,7 @@ def _operation(number: int, name: str, *arguments: tuple[str, Codec], result: Co
 
 
 CLOSE = _operation(4, "CLOSE", ("seqid", UINT32), ("stateid", _STATEID), result=_STATEID, changes=True)
+COMMIT = _operation(5, "COMMIT", ("offset", UINT64), ("count", UINT32), result=_VERIFIER, changes=True)
 CREATE = _operation(
     6,
     "CREATE",
@@ -206,6 +208,7 @@ CREATE = _operation(
 )
 GETATTR = _operation(9, "GETATTR", ("mask", BITMAP), result=FATTR, repeats=True)
 GETFH = _operation(10, "GETFH", result=_HANDLE)
+LINK = _operation(11, "LINK", ("name", _COMPONENT), result=_CHANGE, changes=True)
 LOOKUP = _operation(15, "LOOKUP", ("name", _COMPONENT), repeats=True)
 OPEN = _operation(
     18,
@@ -338,6 +341,63 @@ SEQUENCE = _operation(
 )
 DESTROY_CLIENTID = _operation(57, "DESTROY_CLIENTID", ("clientid", UINT64), minor=1)
 RECLAIM_COMPLETE = _operation(58, "RECLAIM_COMPLETE", ("one_file_system", BOOL), minor=1)
+COPY = _operation(
+    60,
+    "COPY",
+    ("source", _STATEID),
+    ("target", _STATEID),
+    ("source_offset", UINT64),
+    ("target_offset", UINT64),
+    ("count", UINT64),
+    ("consecutive", BOOL),
+    ("synchronous", BOOL),
+    ("servers", Array(_VERIFIER, 0)),
+    result=Struct(
+        "Copied",
+        ("callbacks", Array(_STATEID, 1)),
+        ("count", UINT64),
+        ("committed", UINT32),
+        ("verifier", _VERIFIER),
+        ("consecutive", BOOL),
+        ("synchronous", BOOL),
+    ),
+    minor=2,
+    changes=True,
+    errors=((Status.OFFLOAD_NO_REQS, Struct("Requirements", ("consecutive", BOOL), ("synchronous", BOOL))),),
+)
+"""servers: none, which means that the source is on the same server. callbacks: not empty = it is done later."""
+SEEK = _operation(
+    69,
+    "SEEK",
+    ("stateid", _STATEID),
+    ("offset", UINT64),
+    ("what", UINT32),
+    result=Struct("Found", ("eof", BOOL), ("offset", UINT64)),
+    minor=2,
+)
+CLONE = _operation(
+    71,
+    "CLONE",
+    ("source", _STATEID),
+    ("target", _STATEID),
+    ("source_offset", UINT64),
+    ("target_offset", UINT64),
+    ("count", UINT64),
+    minor=2,
+    changes=True,
+)
+GETXATTR = _operation(72, "GETXATTR", ("name", _COMPONENT), result=_XATTR, minor=2)
+SETXATTR = _operation(
+    73, "SETXATTR", ("option", UINT32), ("name", _COMPONENT), ("value", _XATTR), result=_CHANGE, minor=2, changes=True
+)
+LISTXATTRS = _operation(
+    74,
+    "LISTXATTRS",
+    ("cookie", UINT64),
+    ("maximum_bytes", UINT32),
+    result=Struct("Names", ("cookie", UINT64), ("names", Array(_COMPONENT, 1024)), ("eof", BOOL)),
+    minor=2,
+)
 ILLEGAL = _operation(10044, "ILLEGAL")
 
 OPERATIONS: Final = {operation.number: operation for operation in _TABLE}

@@ -1,4 +1,4 @@
-"""A channel to a server: a connection, and on it a session of NFSv4.1, or NFSv4.0 where the server has no more.
+"""A channel to a server: a connection, and on it a session of NFSv4.2 or 4.1, or NFSv4.0 where the server has no more.
 
 A call of a session has a slot and a sequence number. If the connection is lost, it is sent again with both, and the
 server either does it or repeats its answer: it is done once. Only a server that was restarted has forgotten; then the
@@ -27,7 +27,7 @@ from volplane_nfs.nfs4.operations import (
     Reply,
     Request,
 )
-from volplane_nfs.nfs4.slots import LARGEST_CALL, MOST_OPERATIONS, SLOTS, Session, Slot
+from volplane_nfs.nfs4.slots import LARGEST_CALL, MINIMUM_DATA, MOST_OPERATIONS, SLOTS, Session, Slot
 from volplane_nfs.nfs4.status import Status, name_of_status
 from volplane_nfs.nfs4.xdr import MalformedData, Reader
 
@@ -102,7 +102,7 @@ class Channel:
         self._moves = moves
         self._connection: Connection | None = None
         self._session: Session | None = None
-        self._minor = 1
+        self._minor = 2
 
     @property
     def minor(self) -> int:
@@ -114,6 +114,13 @@ class Channel:
         """Return how many operations a COMPOUND may have, besides SEQUENCE."""
         session = self._session
         return (session.operations if session is not None else MOST_OPERATIONS) - 1
+
+    @property
+    def data_bytes(self) -> int:
+        """Return how many bytes of a file a COMPOUND may carry, in its call or in its answer."""
+        session = self._session
+        least = LARGEST_CALL if session is None else min(session.request_bytes, session.response_bytes)
+        return max(MINIMUM_DATA, (least - MINIMUM_DATA) & -MINIMUM_DATA)
 
     @property
     def load(self) -> int:
@@ -167,11 +174,11 @@ class Channel:
         self._connection = self._session = None
         if connection is None:
             return
-        if session is not None and session.minor == 1 and connection.broken is None:
+        if session is not None and session.minor and connection.broken is None:
             deadline = time.monotonic() + min(1.0, self._timeout)
             with contextlib.suppress(Exception):
-                self._plain(connection, [DESTROY_SESSION(session.id)], 1, deadline)
-                self._plain(connection, [DESTROY_CLIENTID(session.clientid)], 1, deadline)
+                self._plain(connection, [DESTROY_SESSION(session.id)], session.minor, deadline)
+                self._plain(connection, [DESTROY_CLIENTID(session.clientid)], session.minor, deadline)
         connection.close()
 
     def cut(self) -> None:
@@ -221,7 +228,7 @@ class Channel:
         slot, sequence = item.slot
         first = SEQUENCE(session.id, sequence, slot, session.highest, item.changes)
         item.on_the_wire = [first, *item.requests]
-        item.compound = pack_compound(item.on_the_wire, 1)
+        item.compound = pack_compound(item.on_the_wire, session.minor)
         if len(item.compound) + _HEADER_BYTES > session.request_bytes:
             raise NfsError(Status.REQ_TOO_BIG, "SEQUENCE", 0)
 
@@ -234,7 +241,7 @@ class Channel:
         except MalformedData as error:
             connection.close()
             raise NotAnNfsServer(f"the answer cannot be decoded: {error}") from error
-        if session.minor == 1:
+        if session.minor:
             if not reply.results or reply.results[0].status:
                 status = reply.results[0].status if reply.results else reply.status
                 self._sequence_failed(item, session, status, deadline)
@@ -291,7 +298,7 @@ class Channel:
     def _drop(self, items: list[_Item]) -> None:
         """Give the session up: the state of some of its slots is not known."""
         for item in items:
-            if item.reply is None and item.session is not None and item.session.minor == 1:
+            if item.reply is None and item.session is not None and item.session.minor:
                 item.session.lose()
             elif item.reply is None and item.session is not None:
                 item.session.free.put(item.slot)
@@ -327,11 +334,11 @@ class Channel:
     def _begun(self, connection: Connection, old: Session | None, deadline: float) -> Session:
         """Return a new session. Its new verifier lets the server forget the one before."""
         try:
-            if self._minor == 1:
+            while self._minor:
                 session = self._session_of_41(connection, deadline)
                 if session is not None:
                     return session
-                self._minor = 0
+                self._minor -= 1
         except NoAnswer as error:
             raise ServerUnavailable(str(error)) from error
         if old is not None and old.minor == 0:
@@ -341,28 +348,30 @@ class Channel:
         return session
 
     def _session_of_41(self, connection: Connection, deadline: float) -> Session | None:
+        """Return a session of the version that is tried; None = the server does not speak it."""
         exchange = EXCHANGE_ID((os.urandom(8), self._owner), _USE_NON_PNFS, (0, None), [])
-        status, exchanged = self._plain(connection, [exchange], 1, deadline)
+        status, exchanged = self._plain(connection, [exchange], self._minor, deadline)
         if status == Status.MINOR_VERS_MISMATCH:
             return None
         self._check(status, "EXCHANGE_ID")
         channel: _Channel = (0, LARGEST_CALL, LARGEST_CALL, 8192, MOST_OPERATIONS, SLOTS, [])
         back: _Channel = (0, 4096, 4096, 0, 2, 1, [])
         create = CREATE_SESSION(exchanged.clientid, exchanged.sequence, 0, channel, back, 0, [(0, None)])
-        status, made = self._plain(connection, [create], 1, deadline)
+        status, made = self._plain(connection, [create], self._minor, deadline)
         self._check(status, "CREATE_SESSION")
         slots = max(1, min(SLOTS, made.fore.slots))
         session = Session(
-            minor=1,
+            minor=self._minor,
             id=made.id,
             clientid=exchanged.clientid,
             operations=max(8, min(MOST_OPERATIONS, made.fore.operations)),
             request_bytes=min(LARGEST_CALL, made.fore.request_bytes),
+            response_bytes=min(LARGEST_CALL, made.fore.response_bytes),
             highest=slots - 1,
         )
         session.add_slots(range(1, slots), 1)
         first = [SEQUENCE(session.id, 1, 0, session.highest, True), RECLAIM_COMPLETE(False)]
-        self._plain(connection, first, 1, deadline)
+        self._plain(connection, first, self._minor, deadline)
         session.add_slots(range(1), 2)
         return session
 

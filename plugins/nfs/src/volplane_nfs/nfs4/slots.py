@@ -13,6 +13,8 @@ SLOTS: Final = 16
 """Calls that are under way at once, at most."""
 LARGEST_CALL: Final = 1 << 18
 """Bytes of a call, and of an answer without its header, that are asked of a server."""
+MINIMUM_DATA: Final = 1 << 12
+"""Bytes of a file that every COMPOUND can carry, and bytes of one that are kept for everything else."""
 MOST_OPERATIONS: Final = 64
 """In one COMPOUND, SEQUENCE included."""
 
@@ -22,7 +24,8 @@ Slot = tuple[int, int]
 
 @dataclass(slots=True)
 class Session:
-    """minor: version. operations: in one COMPOUND. request_bytes: of a call, at most. highest: number of a slot.
+    """minor: version. operations: in one COMPOUND. request_bytes, response_bytes: of a call and of its answer, at most.
+    highest: number of a slot.
 
     free: slots without a call; None once the session is lost, for those that wait for one.
     """
@@ -32,6 +35,7 @@ class Session:
     clientid: int = 0
     operations: int = MOST_OPERATIONS
     request_bytes: int = LARGEST_CALL
+    response_bytes: int = LARGEST_CALL
     highest: int = SLOTS - 1
     free: SimpleQueue[Slot | None] = field(default_factory=SimpleQueue)
     lost: bool = False

@@ -74,6 +74,10 @@ class Status(IntEnum):
     DEADSESSION = 10078
     NOT_ONLY_OP = 10081
     WRONG_TYPE = 10083
+    UNION_NOTSUPP = 10090
+    OFFLOAD_NO_REQS = 10094
+    NOXATTR = 10095
+    XATTR2BIG = 10096
 
 
 def name_of_status(status: int) -> str:

@@ -27,7 +27,7 @@ Fault = Callable[[list[Request]], Status | str | None]
 class ModelServer(State):
     """A server with one share, `/vol`. now: the clock of file times, seconds. minor: the highest version it speaks."""
 
-    def __init__(self, *, minor: int = 1, now: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, *, minor: int = 2, now: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__(now)
         self.minor = minor
         self.fault: Fault = lambda _requests: None
@@ -47,9 +47,10 @@ class ModelServer(State):
         return stream
 
     def restart(self) -> None:
-        """Forget sessions, cut connections; files stay."""
+        """Forget sessions, open files and what was not committed, cut connections; files stay."""
         with self._lock:
             self.sessions.clear()
+            self.lose()
             for stream in self._streams:
                 stream.cut = True
             self._streams.clear()
@@ -84,6 +85,8 @@ class ModelServer(State):
 
     def answer(self, record: bytes) -> bytes | None:
         """Return the reply to a call; None = the connection is cut, empty = there is no answer."""
+        if len(record) > self.largest_call:
+            return None  # as a small Linux server
         reader = Reader(record)
         xid = reader.uint32()
         for _ in range(4):
@@ -114,11 +117,11 @@ class ModelServer(State):
             return pack_reply(Reply(status, [failed(requests[0].operation, status)]))
         if minor > self.minor:
             return pack_reply(Reply(Status.MINOR_VERS_MISMATCH, []))
-        if minor == 1 and requests[0].operation is SEQUENCE:
-            return self._sequenced(requests)
+        if minor and requests[0].operation is SEQUENCE:
+            return self._sequenced(requests, minor)
         return pack_reply(Execution(self, minor).run(requests))
 
-    def _sequenced(self, requests: list[Request]) -> bytes:
+    def _sequenced(self, requests: list[Request], minor: int) -> bytes:
         session, sequence, slot, _, _ = requests[0].arguments
         slots = self.sessions.get(session)
         if slots is None:
@@ -128,7 +131,7 @@ class ModelServer(State):
             return kept
         if sequence != last + 1:
             return pack_reply(Reply(Status.SEQ_MISORDERED, [failed(SEQUENCE, Status.SEQ_MISORDERED)]))
-        reply = Execution(self, 1).run(requests[1:])
+        reply = Execution(self, minor).run(requests[1:])
         head = Result(SEQUENCE, 0, (session, sequence, slot, SLOTS - 1, SLOTS - 1, 0))
         body = pack_reply(Reply(reply.status, [head, *reply.results]))
         slots[slot] = (sequence, body)

@@ -14,6 +14,8 @@ SPACE: Final = 1 << 40
 """Bytes of the whole file system."""
 SLOTS: Final = 16
 """Of a session."""
+BLOCK: Final = 4096
+"""Bytes of a block of a file: a hole is made of whole ones."""
 
 
 @dataclass(eq=False, slots=True)
@@ -27,6 +29,15 @@ class Node:
     group: bytes = b"0"
     children: dict[bytes, Node] = field(default_factory=dict)
     data: bytes = b""
+    blocks: set[int] = field(default_factory=set)
+    """Numbers of the blocks of a file that are no holes."""
+    stable: tuple[bytes, set[int]] | None = None
+    """Data and blocks of a file that a restart leaves of it; None = what it has now."""
+    links: int = 1
+    """Names of a file."""
+    modified: tuple[int, int] = (0, 0)
+    xattrs: dict[bytes, bytes] = field(default_factory=dict)
+    acl: tuple[Any, ...] = ()
     parent: Node | None = None
     change: int = 1
     cookies: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
@@ -42,6 +53,23 @@ class Node:
     """Inodes of its project quota, and how many of them are free."""
     quota: tuple[int, int] | None = None
     """QUOTA_AVAIL_HARD and QUOTA_USED of it and of everything below it."""
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Write into a file."""
+        if data:
+            self.data = self.data[:offset].ljust(offset, b"\0") + data + self.data[offset + len(data) :]
+            self.blocks.update(range(offset // BLOCK, (offset + len(data) - 1) // BLOCK + 1))
+
+    def resize(self, size: int) -> None:
+        """Cut a file, or lengthen it by a hole."""
+        self.data = self.data[:size].ljust(size, b"\0")
+        self.blocks = {block for block in self.blocks if block * BLOCK < size}
+
+    def extents(self, start: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield begin and end of the parts of a file that are no holes, from `start` for `size` bytes."""
+        for block in range(start // BLOCK, (start + size - 1) // BLOCK + 1):
+            if block in self.blocks:
+                yield max(start, block * BLOCK), min(start + size, (block + 1) * BLOCK)
 
     def ancestry(self) -> Iterator[Node]:
         """Yield the node and all directories above it."""
@@ -64,6 +92,20 @@ class State:
         """A directory of which READDIR lists new names for ever, each with a new cookie."""
         self.renames_take_space = False
         """Whether a RENAME fails on a full file system, as on btrfs."""
+        self.offloads: set[str] = set()
+        """Those of CLONE, COPY and the operations for extended attributes that it does not refuse; and SEEK, which it
+        otherwise answers with 0.
+        """
+        self.acls = False
+        """Whether it has the attribute ACL."""
+        self.largest_copy = 1 << 22
+        """Bytes that one COPY does at most, as the Linux server's 4 MiB."""
+        self.largest_io = 1 << 20
+        """Bytes that one READ or WRITE does at most."""
+        self.verifier = 0
+        """Of WRITE and COMMIT: how often it was restarted."""
+        self.opens: dict[bytes, Node] = {}
+        """Files that clients have open."""
         self.repeats_pages = False
         """Whether READDIR answers with the first page, whatever the cookie."""
         self.ids = itertools.count(2)
@@ -76,7 +118,9 @@ class State:
 
     def make(self, kind: int, parent: Node | None, **fields: Any) -> Node:
         """Return a new node that no directory has an entry of yet. fields: of `Node`."""
-        node = Node(kind, next(self.ids), parent=parent, time=self.now(), **fields)
+        now = self.now()
+        stamp = int(now), int(now % 1 * 1e9)
+        node = Node(kind, next(self.ids), parent=parent, time=now, modified=stamp, **fields)
         self.nodes[node.fileid] = node
         return node
 
@@ -98,6 +142,20 @@ class State:
                 del directory.cookies[cookie]
         directory.change += 1
         return True, before, directory.change
+
+    def forget(self, node: Node) -> None:
+        """Take a name from a node that no directory has under it any more."""
+        node.links -= 1
+        if node.kind == DIRECTORY or not node.links:
+            del self.nodes[node.fileid]
+
+    def lose(self) -> None:
+        """Lose what is not on the disk, as in a restart."""
+        self.verifier += 1
+        self.opens.clear()
+        for node in self.nodes.values():
+            if node.stable is not None:
+                (node.data, node.blocks), node.stable = node.stable, None
 
     def session(self, session: bytes) -> None:
         """Begin a session with this id; its slots are unused."""
