@@ -51,6 +51,13 @@ from volplane.directory.parameters import (
     check_demand,
 )
 from volplane.directory.reports import Reports
+from volplane.directory.snapshots import (
+    SNAPSHOT_PARAMETERS,
+    CopyParameters,
+    SnapshotHandle,
+    SnapshotMarker,
+    require_unchanged,
+)
 from volplane.directory.usage import Usage, UsageReport
 
 __all__ = [
@@ -60,9 +67,11 @@ __all__ = [
     "DELETE",
     "RETAIN",
     "RETAINED",
+    "SNAPSHOT_PARAMETERS",
     "ArchivedDirectory",
     "Copied",
     "CopyCounts",
+    "CopyParameters",
     "CorruptMarker",
     "DirectoryParameters",
     "Entry",
@@ -75,6 +84,8 @@ __all__ = [
     "PathTemplate",
     "Reports",
     "Side",
+    "SnapshotHandle",
+    "SnapshotMarker",
     "TreeCopy",
     "Trees",
     "Usage",
@@ -93,5 +104,6 @@ __all__ = [
     "parent_key",
     "path_components",
     "renamed_until",
+    "require_unchanged",
     "static_key",
 ]

@@ -107,6 +107,7 @@ class DirectoryParameters:
             "uid": self.uid,
             "gid": self.gid,
             "path_template": self.path_template,
+            "source": request.source_snapshot or request.source_volume,
         }
 
 
@@ -143,11 +144,14 @@ class KeptDirectoryParameters(DirectoryParameters):
         return {**super().demand(request), "on_delete": self.on_delete, "retention": self.archive_retention}
 
 
-def check_demand(request: ProvisionRequest) -> None:
-    """Raise `Unsupported` for what no directory can be, and `OutOfRange` for sizes that contradict each other."""
+def check_demand(request: ProvisionRequest, *, copies: bool = False) -> None:
+    """Raise `Unsupported` for what no directory can be, and `OutOfRange` for sizes that contradict each other.
+
+    copies: whether the backend can fill a directory from a snapshot or another volume.
+    """
     if request.volume_mode is not VolumeMode.FILESYSTEM:
         raise Unsupported(f"volumeMode {request.volume_mode}: directories serve volumeMode Filesystem only")
-    if request.source_snapshot is not None or request.source_volume is not None:
+    if not copies and (request.source_snapshot is not None or request.source_volume is not None):
         raise Unsupported("directories cannot be made from a snapshot or from another volume")
     if request.capacity_bytes < 1:
         raise OutOfRange(f"capacity {request.capacity_bytes} must be at least 1 byte")

@@ -63,6 +63,7 @@ def test_a_marker_holds_what_was_asked_for_and_reads_back() -> None:
         "uid": None,
         "gid": 7,
         "path_template": "${namespace}/${claim}-${uid}",
+        "source": None,
     }
     assert VolumeMarker.decode(encode_fields(made.fields())) == made
     owner = [OWNER.cluster_id, OWNER.claim_uid, OWNER.volume_name, OWNER.generation]
