@@ -292,9 +292,7 @@ def request_id(*parts: object) -> str:
 # --- handles and sources ----------------------------------------------------------------------------------------
 
 _HANDLE = re.compile(r"projects/([^/\s]+)/(zones|regions)/([a-z0-9-]+)/disks/([a-z][a-z0-9-]{0,62})")
-_INSTANCE = re.compile(
-    r"(?:gce://|projects/)([^/\s]+)/(?:zones/)?([a-z0-9-]+)/(?:instances/)?([a-z][a-z0-9-]{0,62})"
-)
+_INSTANCE = re.compile(r"(?:gce://|projects/)([^/\s]+)/(?:zones/)?([a-z0-9-]+)/(?:instances/)?([a-z][a-z0-9-]{0,62})")
 """A providerID, or a node id of the official CSI driver: projects/PROJECT/zones/ZONE/instances/NAME."""
 _SNAPSHOT = re.compile(r"projects/([^/\s]+)/global/(snapshots|images)/([a-z][a-z0-9-]{0,62})")
 
