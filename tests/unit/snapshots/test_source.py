@@ -149,7 +149,7 @@ def test_then_its_handle_is_written_down_before_it_is_held_and_used() -> None:
     state.progress.claims.track("uid-c").source = FoundSource("snap-1", ())
     server = live(snapshot(), content())
     intent = intent_in(state, decide(state, server))
-    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, source=SourceRecord(snapshot="snap-1"))
+    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, source=SourceRecord(snapshot="snap-1"), size=2**30)
     begin(state, item, source=intent.source)
     held = decide(state, server)
     assert isinstance(held, Patch)
