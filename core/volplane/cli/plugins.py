@@ -106,7 +106,7 @@ def _row(installed: InstalledPlugins, kind: str, name: str, drivers: LoadedDrive
     except PluginError as refused:
         error = str(refused)
     if kind == "backend":
-        made = [d for d in drivers.drivers if d.view.backend == name]
+        made = [d for d in (*drivers.drivers, *drivers.distributed) if d.view.backend == name]
         mine = [d.name for d in made] + [f"{b.name} (broken)" for b in drivers.broken if name == b.backend != b.name]
         hooks = made[0].view.hooks if made else hooks
         if not made and not error:

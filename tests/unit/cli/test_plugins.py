@@ -94,6 +94,17 @@ def test_a_backend_that_needs_options_makes_no_driver_without_configuration(
     assert row(capsys.readouterr().out, "fake")[4] == "a.example.com"
 
 
+def test_a_driver_that_is_served_on_nodes_is_shown_too(
+    install: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    on_nodes = GOOD.replace("parameters=schema)", "parameters=schema, topology_keys=('kubernetes.io/hostname',))")
+    install("fake", "fakeplugin_e", on_nodes)
+    file = tmp_path / "volplane.yaml"
+    file.write_text("drivers: [{name: local.example.com, backend: fake, distributed: true}]")
+    assert main(["plugins", "--config", str(file)]) == 0
+    assert row(capsys.readouterr().out, "fake")[4] == "local.example.com"
+
+
 def test_what_is_broken_is_reported_once_beside_what_works(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
