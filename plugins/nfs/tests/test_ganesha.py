@@ -237,6 +237,17 @@ def test_an_export_that_wants_kerberos_is_denied(memory: Path) -> None:
         Site(server.share).start()
 
 
+def test_an_export_that_takes_kerberos_from_nodes_and_sys_from_the_driver_serves_both(memory: Path) -> None:
+    clients = "SecType = krb5p; CLIENT { Clients = 127.0.0.1; SecType = sys; Access_Type = RW; }"
+    with GaneshaServer(memory, export=clients) as server:
+        site = Site(server.share).start()
+        options = ("sec=krb5p", "xprtsec=mtls")
+        request, asset = site.provision(site.demand(mount_options=options))
+        assert not set(options) & set(asset.mount_options), "those of the class go to the volume without the driver"
+        site.delete(site.volume((request, asset)))
+        site.stop()
+
+
 def test_a_share_that_is_not_exported_says_so(ganesha: GaneshaServer) -> None:
     with pytest.raises(Unavailable, match="is not exported to this host"):
         Site(ganesha.share.replace("/vol", "/nothing")).start()
