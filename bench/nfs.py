@@ -193,19 +193,22 @@ def tree(directory: Path, directories: int, files: int) -> int:
 
 def scrub(server: GaneshaServer, quick: bool) -> None:
     backend = started(server)
-    directories = 100 if quick else 1000
-    volume = provision(backend)
-    place = server.data / str(volume.source.fields["path"]).removeprefix("/vol/")
-    entries = tree(place, directories, 100)
-    beside = server.directory / "beside"
-    tree(beside, directories, 100)
-    begun = time.perf_counter()
-    subprocess.run(["rm", "-rf", str(beside)], check=True)
-    plain = entries / (time.perf_counter() - begun)
-    begun = time.perf_counter()
-    calls = delete(backend, volume)
-    rate = entries / (time.perf_counter() - begun)
-    print(f"entries removed a second: {rate:.0f} over NFS in {calls} calls; rm -rf on the same file system {plain:.0f}")
+    part = 10 if quick else 1
+    shapes = {"100 files a directory": (1_000 // part, 100), "one file a directory": (20_000 // part, 1)}
+    shapes["one directory"] = (1, 100_000 // part)
+    for shape, (directories, files) in shapes.items():
+        volume = provision(backend)
+        place = server.data / str(volume.source.fields["path"]).removeprefix("/vol/")
+        entries = tree(place, directories, files)
+        beside = server.directory / "beside"
+        tree(beside, directories, files)
+        begun = time.perf_counter()
+        subprocess.run(["rm", "-rf", str(beside)], check=True)
+        plain = entries / (time.perf_counter() - begun)
+        begun = time.perf_counter()
+        calls = delete(backend, volume)
+        rate = entries / (time.perf_counter() - begun)
+        print(f"{shape}: {rate:.0f} entries removed a second over NFS in {calls} calls; rm -rf beside it {plain:.0f}")
     backend.stop(StopRequest(context=CONTEXT))
 
 
