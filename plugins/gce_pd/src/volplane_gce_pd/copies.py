@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from volplane import InvalidArgument, Unavailable
 from volplane.cloud import refuse_other_zone, refuse_smaller
-from volplane_gce_pd.parameters import DiskSpec
+from volplane_gce_pd.disk_spec import DiskSpec
 from volplane_gce_pd.resources import Disk, key_of_version
 
 

@@ -26,10 +26,11 @@ from volplane.cloud import LABELS, BoundedCache, HookCall, RetryLater, StateAges
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import SETTLE_SECONDS, Compute
 from volplane_gce_pd.copies import zones_of_copy
+from volplane_gce_pd.disk_spec import DiskSpec
 from volplane_gce_pd.errors import ALREADY_EXISTS, code_of, outcome_unknown, to_backend_error
 from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.ownership import refuse_foreign
-from volplane_gce_pd.parameters import DISK_TYPE_LABEL, DiskSpec
+from volplane_gce_pd.parameters import DISK_TYPE_LABEL
 from volplane_gce_pd.resources import Disk, DiskKey, asset_from, disk_key_from, disk_name, snapshot_key_from
 from volplane_gce_pd.snapshots import seen
 
