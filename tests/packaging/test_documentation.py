@@ -86,6 +86,18 @@ def test_each_row_that_compares_directories_names_a_test_that_is_there() -> None
     assert [each for (each,) in named if not _is_there(*each.partition("::")[::2])] == []
 
 
+@pytest.mark.parametrize(("plugin", "official"), [("aws_ebs", "aws-ebs"), ("gce_pd", "gcp-compute-persistent-disk")])
+def test_each_row_that_compares_a_cloud_names_a_test_that_is_there(plugin: str, official: str) -> None:
+    text = (REPOSITORY / "docs" / "reference" / "clouds-compared.md").read_text("utf-8")
+    section = text.split(f"\n## {plugin} and {official}-csi-driver\n")[1].split("\n### ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| | here")]
+    named = [re.findall(r"`((?:tests/[a-z_/]+)?test_\w+\.py::test_\w+)` \|$", row) for row in rows]
+    assert len(rows) > 40
+    assert [row for row, tests in zip(rows, named, strict=True) if not tests] == []
+    paths = [test if test.startswith("tests/") else f"plugins/{plugin}/tests/{test}" for (test,) in named]
+    assert [each for each in paths if not _is_there(*each.partition("::")[::2])] == []
+
+
 def test_the_tests_that_the_page_of_requirements_names_are_there() -> None:
     text = (REPOSITORY / "docs" / "design" / "requirements.md").read_text("utf-8")
     named = re.findall(r"`((?:[a-z_]+/)+test_\w+\.py(?:::\w+)?)`", text)

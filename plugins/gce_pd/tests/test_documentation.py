@@ -52,12 +52,3 @@ def test_the_comparison_says_of_every_parameter_what_the_schema_says(
     told = dict(re.findall(r"^\| `([^`]+)` \| (\w+) \|", table, re.MULTILINE))
     known = {parameter.name for parameter in schema.parameters}
     assert told == {name: "same" if name in known else "absent" for name in official.split()}
-
-
-@pytest.mark.skipif(not COMPARED.is_file(), reason="not in the repository")
-def test_each_row_of_the_comparison_names_a_test_that_exists() -> None:
-    section = COMPARED.read_text("utf-8").split("## gce_pd and")[1].split("### ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| | here")]
-    for row in rows:
-        file, name = re.findall(r"`(test_\w+\.py)::(test_\w+)` \|$", row)[0]
-        assert f"def {name}(" in (Path(__file__).parent / file).read_text("utf-8"), row
