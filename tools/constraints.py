@@ -28,7 +28,7 @@ __all__ = ["hashes", "main", "problems"]
 ROOT: Final = Path(__file__).resolve().parent.parent
 MAIN: Final = "constraints.txt"
 SOURCES: Final = {
-    MAIN: ("--extra", "speed", "--group", "dev", "pyproject.toml"),
+    MAIN: ("--extra", "speed", "--extra", "csi", "--group", "dev", "pyproject.toml"),
     "constraints-google.txt": ("--constraints", MAIN, "--group", "google"),
     "constraints-cel.txt": ("--constraints", MAIN, "--group", "cel"),
     "constraints-mutants.txt": ("--constraints", MAIN, "--group", "mutants"),

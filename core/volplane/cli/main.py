@@ -70,6 +70,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "manifests": Command("Print what a cluster needs to run the controllers"),
         "demo": Command("Watch volumes live through their whole life, in half a minute", "dev"),
         "apiserver": Command("Serve a Kubernetes API for development and tests", "dev"),
+        "csi": Command("Serve a backend as a CSI driver"),
         "plugins": Command("Show installed backends and extensions"),
         "check": Command("Judge a backend by the rules that every backend keeps", "testing"),
         "sim": Command("Run the controllers through schedules of trouble", "testing"),
@@ -79,7 +80,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 )
 """By name, in the order of the help. Summaries are here because the help imports no command."""
 
-SERVICES = frozenset({"run", "dev", "apiserver", "fake"})
+SERVICES = frozenset({"run", "csi", "dev", "apiserver", "fake"})
 """Commands that run until SIGTERM; for them SIGTERM is success."""
 
 OF_FILES: Final = (

@@ -22,6 +22,8 @@ from volplane._messages import nearest, why_unusable
 from volplane._templates import data_of
 from volplane.errors import ConfigurationError
 
+CSI_SUFFIX: Final = "/csi"
+"""Ends the cluster ids of `volplane csi`, and of nothing else."""
 _KEYS: Final = ("clusterId", "drivers", "extensions", "scrubber")
 _DRIVER_KEYS: Final = ("name", "backend", "options", "concurrency", "rate", "timeout", "distributed", "storageCapacity")
 _EXTENSION_KEYS: Final = ("name", "options")
@@ -125,6 +127,12 @@ def parse_configuration(text: str, file: str) -> Configuration:
         raise ConfigurationError(f"{file}: is no valid YAML: {' '.join(str(error).split())}") from None
     section = _Section({} if content is None else content, file, _KEYS, ends=": ")
     scrubber = section.content.get("scrubber")
+    cluster_id = section.text("clusterId") or None
+    if cluster_id is not None and cluster_id.endswith(CSI_SUFFIX):
+        raise ConfigurationError(
+            f'{section.at("clusterId")}: "{cluster_id}" ends with {CSI_SUFFIX}, as the marks of `volplane csi` do; its '
+            "volumes would be orphans here: choose another id"
+        )
     return Configuration(
         drivers=None if section.content.get("drivers") is None else _drivers(section),
         extensions=tuple(
@@ -132,7 +140,7 @@ def parse_configuration(text: str, file: str) -> Configuration:
             for each in section.sections("extensions", _EXTENSION_KEYS)
         ),
         scrubber=_scrubber(_Section({} if scrubber is None else scrubber, section.at("scrubber"), _SCRUBBER_KEYS)),
-        cluster_id=section.text("clusterId") or None,
+        cluster_id=cluster_id,
     )
 
 

@@ -292,8 +292,10 @@ def request_id(*parts: object) -> str:
 # --- handles and sources ----------------------------------------------------------------------------------------
 
 _HANDLE = re.compile(r"projects/([^/\s]+)/(zones|regions)/([a-z0-9-]+)/disks/([a-z][a-z0-9-]{0,62})")
-_INSTANCE = re.compile(r"(?:gce://|projects/)([^/\s]+)/(?:zones/)?([a-z0-9-]+)/(?:instances/)?([a-z][a-z0-9-]{0,62})")
-"""A providerID, or a node id of the official CSI driver: projects/PROJECT/zones/ZONE/instances/NAME."""
+_INSTANCE = re.compile(
+    r"(?:(?:gce://|projects/)([^/\s]+)/)?(?:zones/)?([a-z0-9-]+)/(?:instances/)?([a-z][a-z0-9-]{0,62})"
+)
+"""A providerID, a node id of the official CSI driver (projects/PROJECT/zones/ZONE/instances/NAME), or ZONE/NAME."""
 _SNAPSHOT = re.compile(r"projects/([^/\s]+)/global/(snapshots|images)/([a-z][a-z0-9-]{0,62})")
 
 
@@ -339,7 +341,7 @@ def unix_time(text: str) -> float | None:
 def instance_key(node: NodeIdentity, project: str) -> InstanceKey | None:
     """Return zone and name of the machine in a node's providerID; None if the node is none of this project."""
     match = _INSTANCE.fullmatch(node.instance_id)
-    return (match[2], match[3]) if match and match[1] == project else None
+    return (match[2], match[3]) if match and match[1] in (None, project) else None
 
 
 def asset_from(

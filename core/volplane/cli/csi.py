@@ -1,0 +1,98 @@
+"""`volplane csi`: one backend as a CSI driver, for sidecars, kubelets and Nomad."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+from typer import BadParameter, Option
+
+from volplane.cli.framework import eventloop
+from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import Verbose, duration_option
+from volplane.cli.run import LogFormat
+from volplane.controller import logs
+from volplane.drivers.discovery import InstalledPlugins
+from volplane.drivers.driver import Driver
+from volplane.drivers.loading import BUILD_DEADLINE, build_driver, within
+from volplane.errors import ConfigurationError
+from volplane.operations.operation import DriverLimits
+
+log = logging.getLogger(__name__)
+
+
+def csi(
+    *,
+    backend: Annotated[str, Option(metavar="NAME", help="Backend to serve, as `volplane plugins` lists it.")],
+    option: Annotated[
+        list[str] | None, Option("-o", "--option", metavar="KEY=VALUE", help="Option of the driver; may be repeated.")
+    ] = None,
+    endpoint: Annotated[
+        str, Option(envvar="CSI_ENDPOINT", metavar="unix:///PATH", help="Socket to serve on; a directory of its own.")
+    ],
+    cluster: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help="Name of the cluster that is served, part of the marks of its volumes. Another one for every cluster"
+            " that uses the storage, and the same for ever.",
+        ),
+    ],
+    driver_name: Annotated[
+        str, Option("--driver-name", metavar="NAME", help="Name of the CSI driver; else the backend's own.")
+    ] = "",
+    topology: Annotated[
+        bool, Option(help="Announce places; not where no node plugin of this name is registered on the nodes.")
+    ] = True,
+    concurrency: Annotated[int, Option(metavar="N", min=1, help="Hooks that change something and run at once.")] = 10,
+    timeout: Annotated[float, duration_option("--timeout", says="Time of one hook.", default="2m", minimum=1)] = 120.0,
+    log_format: Annotated[LogFormat, Option("--log-format", help="How logs are written.")] = LogFormat.TEXT,
+    verbose: Verbose = 0,
+) -> None:
+    """Serve a backend as a CSI driver, until SIGTERM or Ctrl-C."""
+    try:
+        from volplane.csi import server, service  # noqa: PLC0415 - gRPC is an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("grpc", "google"):
+            raise
+        raise ConfigurationError('volplane csi needs gRPC: pip install "volplane[csi]"') from None
+    logs.configure(log_format.value, verbosity=verbose)
+    logs.log_stray_errors()
+    options = service.ServiceOptions(
+        path=server.socket_path(endpoint),
+        cluster=cluster_name(cluster),
+        topology=topology,
+        limits=DriverLimits(concurrency=concurrency, timeout=timeout),
+    )
+    driver = within(BUILD_DEADLINE * 2, f"making backend {backend}", _driver, backend, driver_name, option or [])
+    console = Console()
+
+    async def main(stop: object) -> None:
+        await service.serve(driver, options, stop, lambda: console.note(f"serving {driver.name} on {options.path}"))  # type: ignore[arg-type]
+
+    eventloop.run(main)
+
+
+def cluster_name(given: str) -> str:
+    """Return the name of a cluster. Raises BadParameter."""
+    name = given.strip()
+    if not 1 <= len(name) <= 59 or not name.isascii() or not name.isprintable() or " " in name:
+        raise BadParameter(f"--cluster is {given!r}, expected 1 to 59 printable ASCII characters without spaces")
+    return name
+
+
+def _driver(backend: str, name: str, given: list[str]) -> Driver:
+    plugin = InstalledPlugins().load("backend", backend)
+    values: dict[str, object] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            # The rest may be a secret that stands where its name should.
+            raise ConfigurationError(f"-o {key[:40]}: expected KEY=VALUE")
+        if key in values:
+            raise ConfigurationError(f"-o {key} is given twice")
+        values[key] = value
+    own = getattr(plugin.factory, "default_driver_name", "")
+    if not (name or own):
+        raise ConfigurationError(f"backend {backend} has no name of its own for a driver; give --driver-name")
+    return build_driver(name or own, plugin, values)

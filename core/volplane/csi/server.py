@@ -1,0 +1,128 @@
+"""The server: gRPC on a unix socket that belongs to one process at a time.
+
+The library takes over the socket of another living server without a word, and removes it when that one stops. So a lock
+on a file beside it is held first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from volplane._messages import why_unusable
+from volplane.csi.codes import CsiError
+from volplane.csi.contract import PACKAGE, SERVICES
+from volplane.csi.dispatch import Dispatch
+from volplane.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+LONGEST_PATH: Final = 107
+"""Bytes of the path of a socket, by the kernel."""
+_OPTIONS: Final = (
+    # Larger messages would be answered RESOURCE_EXHAUSTED, which sidecars take for final; `dispatch` refuses them.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Two servers on one path would both think that they serve it.
+    ("grpc.so_reuseport", 0),
+)
+
+
+def socket_path(endpoint: str) -> Path:
+    """Return the path in an endpoint such as unix:///csi/csi.sock. Raises ConfigurationError."""
+    scheme, colon, rest = endpoint.partition(":")
+    path = Path(rest.removeprefix("//")) if colon and scheme == "unix" else Path(endpoint)
+    if (colon and scheme != "unix") or not path.is_absolute():
+        raise ConfigurationError(
+            f"endpoint is {endpoint!r}, expected unix:///PATH: whoever reaches the socket may delete volumes, so there "
+            "is none over the network"
+        )
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise ConfigurationError(f"endpoint {path} has more than {LONGEST_PATH} bytes, which no socket can have")
+    return path
+
+
+@contextmanager
+def owned(path: Path) -> Iterator[None]:
+    """Hold the lock of a socket's path, without a socket there that a dead process left.
+
+    Raises ConfigurationError if another process serves there, or something else is in the way.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"{lock} {why_unusable(error)}; the directory must exist and be writable") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(f"another process serves {path}: it holds {lock}") from None
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            mode = 0
+        if mode and not stat.S_ISSOCK(mode):
+            raise ConfigurationError(f"{path} is no socket; remove it, or choose another endpoint")
+        if mode:
+            path.unlink()
+        yield
+    finally:
+        os.close(fd)
+
+
+class Server:
+    """Serves a bridge on a path of which the lock is held."""
+
+    def __init__(self, dispatch: Dispatch, path: Path) -> None:
+        self._path = path
+        self._server = grpc.aio.server(options=_OPTIONS)
+        for service, methods in SERVICES.items():
+            served = {
+                method: grpc.unary_unary_rpc_method_handler(_behaviour(dispatch, method))
+                for method in methods
+                if method in dispatch.methods
+            }
+            if served:
+                handler = grpc.method_handlers_generic_handler(f"{PACKAGE}.{service}", served)
+                self._server.add_generic_rpc_handlers((handler,))
+
+    async def start(self) -> None:
+        """Listen. The socket is for the user of this process alone, whatever the rights of its directory."""
+        before = os.umask(0o177)
+        try:
+            self._server.add_insecure_port(f"unix:{self._path}")
+        except RuntimeError as error:
+            raise ConfigurationError(f"{self._path} cannot be listened on: {error}") from None
+        finally:
+            os.umask(before)
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls, and wait for those that run."""
+        await self._server.stop(grace)
+
+
+def _behaviour(dispatch: Dispatch, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    async def behave(content: bytes, context: Any) -> bytes:
+        remaining = context.time_remaining()
+        try:
+            return await dispatch.call(method, content, float("inf") if remaining is None else remaining)
+        except CsiError as error:
+            code, details = getattr(grpc.StatusCode, error.code), error.message
+        except asyncio.CancelledError:
+            raise
+        await context.abort(code, details)
+        raise AssertionError  # `abort` raises
+
+    return behave

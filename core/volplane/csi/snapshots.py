@@ -1,0 +1,166 @@
+"""CreateSnapshot, DeleteSnapshot, ListSnapshots and GetSnapshot."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from volplane.assets import Absent, Snapshot
+from volplane.csi.bridge import METADATA, Bridge, identity_of
+from volplane.csi.codes import CsiError, code_of
+from volplane.csi.controller import cut
+from volplane.csi.flights import Flight
+from volplane.csi.ids import asset_name, required_id, snapshot_owner_of
+from volplane.csi.volumes import NAMESPACE, Doubts, own_parameters
+from volplane.csi.wire import build
+from volplane.errors import AlreadyExists, BackendError, InvalidArgument, OutcomeUnknown
+from volplane.requests import (
+    DeleteSnapshotRequest,
+    FindSnapshotRequest,
+    ListSnapshotsRequest,
+    SnapshotIdentity,
+    SnapshotRequest,
+)
+
+
+class Snapshots:
+    """Makes, deletes and lists snapshots."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._doubts = Doubts(bridge)
+
+    async def create(self, request: Any, digest: bytes, seconds: float) -> Any:
+        self._require("create_snapshot")
+        name = asset_name(request.name)
+        source = required_id(request.source_volume_id, "source_volume_id")
+        return await self._bridge.flights.run(
+            "CreateSnapshot",
+            f"snapshot {name}",
+            digest,
+            lambda flight: self._create(flight, name, source, request.parameters),
+            seconds,
+        )
+
+    def _require(self, hook: str) -> None:
+        if not self._bridge.supports(hook):
+            raise CsiError("UNIMPLEMENTED", f"this driver has no {hook.replace('_', ' ')}")
+
+    async def _create(self, flight: Flight, name: str, source: str, given: Any) -> Any:
+        begun = False
+        try:
+            request = await self._request(flight, name, source, given)
+            begun = True
+            snapshot: Snapshot = await self._bridge.finish(flight, request)
+            if snapshot.failed:
+                raise OutcomeUnknown(f"snapshot {snapshot.handle} failed: {snapshot.failed}")
+        except BackendError as error:
+            if begun:
+                self._doubts.note(name, error)
+            gone = error.nothing_left or await self._absent(name)
+            raise CsiError(code_of(error, "CreateSnapshot", nothing_there=gone), str(error)) from None
+        self._doubts.note(name, None)
+        return build("CreateSnapshotResponse", snapshot=_shown(snapshot, source))
+
+    async def _request(self, flight: Flight, name: str, source: str, given: Any) -> SnapshotRequest:
+        bridge = self._bridge
+        try:
+            seen = await bridge.existing(source, "source_volume_id")
+        except AlreadyExists as error:
+            raise InvalidArgument(error.message) from None
+        if seen.owner is not None:
+            bridge.flights.also(flight, f"name {seen.owner.volume_name}")
+        owner = snapshot_owner_of(name, bridge.cluster_id)
+        return SnapshotRequest(
+            context=bridge.context(),
+            name=name,
+            volume=identity_of(seen),
+            owner=owner,
+            snapshot=SnapshotIdentity(
+                namespace=given.get(f"{METADATA}volumesnapshot/namespace", NAMESPACE),
+                name=given.get(f"{METADATA}volumesnapshot/name", name),
+                content=given.get(f"{METADATA}volumesnapshotcontent/name", owner.content_name),
+            ),
+            parameters=bridge.view.typed_parameters(own_parameters(given), of_snapshot=True),
+        )
+
+    async def _absent(self, name: str) -> bool:
+        """Tell whether it is proven that there is no snapshot of this name."""
+        bridge = self._bridge
+        if not self._doubts.settled(name):
+            return False
+        owner = snapshot_owner_of(name, bridge.cluster_id)
+        try:
+            found = await bridge.ask(FindSnapshotRequest(context=bridge.context(), name=name, owner=owner))
+        except BackendError:
+            return False
+        return isinstance(found, Absent)
+
+    # --- deleting ---------------------------------------------------------------------------------------------------
+
+    async def delete(self, request: Any, digest: bytes, seconds: float) -> Any:
+        self._require("delete_snapshot")
+        id_ = required_id(request.snapshot_id, "snapshot_id")
+        return await self._bridge.flights.run(
+            "DeleteSnapshot", f"snapshot id {id_}", digest, lambda flight: self._delete(flight, id_), seconds
+        )
+
+    async def _delete(self, flight: Flight, id_: str) -> Any:
+        bridge = self._bridge
+        found = await self._bridge.snapshot(id_)
+        if found is not None:
+            if not self._is_ours(found):
+                whose = f"of cluster {found.owner.cluster_id!r}" if found.owner is not None else "without our marks"
+                raise AlreadyExists(f"{id_} is a snapshot {whose}: it is not deleted")
+            bridge.flights.also(flight, f"snapshot {found.name}")
+            request = DeleteSnapshotRequest(context=bridge.context(), handle=found.handle, owner=found.owner)
+            await bridge.finish(flight, request)
+        return build("DeleteSnapshotResponse")
+
+    # --- what is there ----------------------------------------------------------------------------------------------
+
+    def _is_ours(self, snapshot: Snapshot) -> bool:
+        return snapshot.owner is not None and snapshot.owner.cluster_id == self._bridge.cluster_id
+
+    async def get(self, request: Any) -> Any:
+        self._require("find_snapshot")
+        found = await self._bridge.snapshot(required_id(request.snapshot_id, "snapshot_id"))
+        if found is None:
+            raise CsiError("NOT_FOUND", f"snapshot_id {request.snapshot_id!r}: there is no such snapshot")
+        return build("GetSnapshotResponse", snapshot=_shown(found))
+
+    async def list(self, request: Any) -> Any:
+        """List ours; asked for one by its id also that of a person, which a caller wants to know to be ready."""
+        self._require("list_snapshots")
+        if request.snapshot_id:
+            found = await self._bridge.snapshot(request.snapshot_id)
+            entries = [] if found is None or request.source_volume_id not in ("", found.source) else [found]
+            return build("ListSnapshotsResponse", entries=[{"snapshot": _shown(each)} for each in entries])
+        bridge, source = self._bridge, request.source_volume_id
+
+        async def pages(page: str | None) -> AsyncIterator[tuple[str | None, dict[str, Snapshot]]]:
+            while True:
+                found = await bridge.ask(ListSnapshotsRequest(context=bridge.context(), page=page))
+                ours = (each for each in found.snapshots if self._is_ours(each))
+                yield page, {each.handle: each for each in ours if source in ("", each.source)}
+                page = found.next_page
+                if page is None:
+                    return
+
+        listed, token = await cut(pages, request)
+        return build("ListSnapshotsResponse", entries=[{"snapshot": _shown(each)} for each in listed], next_token=token)
+
+
+def _shown(snapshot: Snapshot, source: str = "") -> Any:
+    """Return it for callers. source: of the request; else as the backend knows it."""
+    created = snapshot.created_at if snapshot.created_at is not None else time.time()
+    seconds, fraction = divmod(created, 1)
+    return build(
+        "Snapshot",
+        snapshot_id=snapshot.handle,
+        source_volume_id=source or snapshot.source,
+        size_bytes=snapshot.size_bytes,
+        creation_time={"seconds": int(seconds), "nanos": int(fraction * 1e9)},
+        ready_to_use=snapshot.ready and not snapshot.failed,
+    )
