@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shlex
 import signal
 import socket
 import stat
@@ -31,6 +33,7 @@ from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryStorage
 
 pytestmark = pytest.mark.real_time
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "serve-a-backend-by-csi.md"
 
 
 @pytest.fixture
@@ -149,7 +152,7 @@ def test_a_driver_that_callers_of_csi_cannot_use_is_refused() -> None:
 
 async def test_a_caller_is_answered_before_its_deadline_and_its_retry_joins(directory: Path) -> None:
     path, memory = directory / "csi.sock", MemoryStorage()
-    async with served(path, memory, seconds=1.0), calling(path) as call:
+    async with served(path, memory, seconds=0.7), calling(path) as call:
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await call("CreateVolume", timeout=0.4, **demand("pvc-1"))
         assert error.value.code() is grpc.StatusCode.ABORTED
@@ -242,10 +245,10 @@ async def test_a_call_that_is_cut_off_and_repeated_makes_one_volume(directory: P
 
 @contextmanager
 def process(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "volplane", "csi", "--backend", "hostpath", "-o", f"root={directory / 'root'}"]
-    more = ["-o", "shared=true", "--cluster", "here"]
-    endpoint = os.environ | {"CSI_ENDPOINT": f"unix://{directory / 'csi.sock'}"}
-    with subprocess.Popen([*command, *more], env=endpoint, stderr=subprocess.PIPE) as made:
+    """Run the command of the how-to, as it stands there."""
+    (line,) = re.findall(r"^\$ volplane (csi .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    arguments = shlex.split(line.replace("$ROOT", str(directory / "root")).replace("$SOCKETS", str(directory)))
+    with subprocess.Popen([sys.executable, "-m", "volplane", *arguments], stderr=subprocess.DEVNULL) as made:
         try:
             yield made
         finally:
@@ -291,4 +294,4 @@ async def test_a_bridge_that_is_killed_at_work_loses_and_doubles_nothing(directo
         next_one.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(next_one.wait, 60) == 0
     assert not path.exists()
-    assert [each.name for each in root.iterdir()] == [".volplane"]
+    assert not list(root.glob("csi/*"))
