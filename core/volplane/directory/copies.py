@@ -43,7 +43,7 @@ _PAGE: Final = 256
 _DEEP: Final = 32
 _DEEP_PAGE: Final = 8
 """Below so many levels pages are so small: each level keeps what is left of its page."""
-_LONGEST_HINT: Final = 2_500
+_LONGEST_HINT: Final = 2_200
 """Bytes of the path in `TreeCopy.hint`, of the 4 KiB that `InProgress.state` may have."""
 
 
@@ -286,6 +286,8 @@ class TreeCopy(Generic[P]):
         """Whether this is the second pass."""
         self.counts = CopyCounts.of(hint.get("counts"))
         self._path = _path_of(hint.get("path"), hint.get("following"))
+        self._next = _name(hint.get("next"))
+        """In a page: the first file that was not compared."""
         part = hint.get("file")
         self._file = _File(*map(_number, part)) if isinstance(part, Sequence) and len(part) == 3 else _File()
         self._stack: list[_Frame[P]] = []
@@ -309,6 +311,7 @@ class TreeCopy(Generic[P]):
             "pass": 2 if self.checking else 1,
             "path": path,
             "following": following.hex(),
+            "next": self._next.hex(),
             "counts": asdict(self.counts),
             "file": [last.file_id, last.offset, last.changed],
         }
@@ -579,8 +582,11 @@ class TreeCopy(Generic[P]):
 
     def _compared(self, items: Sequence[Item[P]], counts: CopyCounts, should_stop: Callable[[], bool]) -> bool:
         """Compare contents, and copy what differs; False = stopped before the last."""
+        # Nothing in the copy tells what was compared: the page is begun again with its next file.
+        names = [item.name for item in items]
+        items = items[names.index(self._next) :] if self._next in names else items
         while items:
-            begun, self._file = self._file, _File()
+            begun, self._file, self._next = self._file, _File(), b""
             offset = begun.offset if begun.file_id == items[0].entry.file_id else 0
             compared = self.trees.compare(items, offset, should_stop)
             outcomes = zip(items, compared.outcomes, strict=False)
@@ -589,8 +595,8 @@ class TreeCopy(Generic[P]):
                 self.trees.discard(different[0].pair, [item.name for item in different])
                 self._run(different, counts, lambda: False)
             items = items[len(compared.outcomes) :]
-            if items and compared.offset:
-                self._file = _File(items[0].entry.file_id, compared.offset)
+            if items:
+                self._file, self._next = _File(items[0].entry.file_id, compared.offset), items[0].name
             if items and should_stop():
                 return False
         return True
@@ -612,6 +618,13 @@ def _path_of(values: object, following: object) -> list[_Place]:
     with suppress(TypeError, ValueError):
         for name, side, cookie in values if isinstance(values, Sequence) else ():
             path.append(_Place(bytes.fromhex(name), Side(side), int(cookie)))
-        if path and isinstance(following, str):
-            path[-1] = replace(path[-1], following=bytes.fromhex(following))
+        if path:
+            path[-1] = replace(path[-1], following=_name(following))
     return path
+
+
+def _name(value: object) -> bytes:
+    try:
+        return bytes.fromhex(value) if isinstance(value, str) else b""
+    except ValueError:
+        return b""
