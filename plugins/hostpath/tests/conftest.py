@@ -190,7 +190,8 @@ class Site:
                 continue
             found += [str(inside / name) for name in (*directories, *files)]
         fixed = {".volplane", ".volplane/root.json", ".volplane/ledger"}
-        fixed |= {f".volplane/{name}" for name in ("locks", "parents", "retained", "tmp", "trash", "volumes")}
+        fixed |= {f".volplane/{name}" for name in ("copies", "locks", "parents", "retained", "snapshots", "tmp")}
+        fixed |= {f".volplane/{name}" for name in ("trash", "volumes")}
         return sorted(set(found) - fixed)
 
 

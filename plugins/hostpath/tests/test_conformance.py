@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from volplane import Asset
-from volplane_hostpath import listing
+from volplane_hostpath import listing, snapshots
 from volplane_hostpath.testing import subject_below
 from volplane_testing import BackendConformance, Subject
 
@@ -51,6 +51,7 @@ def subject(tmp_path: Path, **options: Any) -> Subject:
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "PAGE", 3)
+    monkeypatch.setattr(snapshots, "PAGE", 3)
 
 
 @pytest.fixture(autouse=True)

@@ -268,11 +268,11 @@ def test_a_copy_in_the_smallest_slices_counts_everything_once(
     copying = Copying(tmp_path / "copy", source)
     (source / "plain").write_text("written meanwhile")
     slices = 1
-    done = copying.run(should_stop=lambda: True)
+    done = copying.run(should_stop=lambda: True, contents=True)
     while not copying.done:
         slices += 1
         assert slices < 1_000
-        done = copying.run(should_stop=lambda: True)
+        done = copying.run(should_stop=lambda: True, contents=True)
     assert slices > 30
     assert tree(copying.copy) == tree(source)
     assert (done.counts.changed, done.counts.entries) == (1, len(tree(source)))
@@ -342,17 +342,17 @@ def test_a_hostile_tenant_leads_a_copy_nowhere(tmp_path: Path, start: int) -> No
     """From some step on, directories become links to others' data, and files links, pipes and directories."""
     outside, source = tmp_path / "outside", tmp_path / "source"
     for top, text in ((outside, "of others"), (source, "ours")):
-        for above in (top, top / "d", top / "d" / "d"):
-            above.mkdir()
+        for place in (top, top / "d", top / "d" / "d"):
+            place.mkdir()
             for name in ("x", "y", "z"):
-                (above / name).write_text(text)
+                (place / name).write_text(text)
     copying = Copying(tmp_path / "copy", source)
 
     def attack(number: int) -> None:
         if number in {start, start + 1}:
-            place = source / "d" / "d" if number == start else source / "d"
-            place.rename(tmp_path / f"away{number}")
-            place.symlink_to(outside)
+            away = source / "d" / "d" if number == start else source / "d"
+            away.rename(tmp_path / f"away{number}")
+            away.symlink_to(outside)
         if number == start + 2:
             (source / "x").unlink()
             (source / "x").symlink_to(outside / "x")
@@ -366,9 +366,9 @@ def test_a_hostile_tenant_leads_a_copy_nowhere(tmp_path: Path, start: int) -> No
 
     copying.run(prepare=prepare)
     assert copying.done
-    for top, _, files in os.walk(copying.copy):
+    for where, _, files in os.walk(copying.copy):
         for name in files:
-            path = Path(top, name)
+            path = Path(where, name)
             assert path.is_symlink() or path.is_fifo() or path.read_text() == "ours"
     assert (outside / "x").read_text() == "of others"
 

@@ -89,6 +89,8 @@ def test_the_driver_describes_itself(site: Any) -> None:
         "volumeType",
         "onDelete",
         "archiveRetention",
+        "consistency",
+        "verify",
         "quota",
     }
     assert not any("root" in parameter.name.lower() for parameter in info.parameters.parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -20,16 +20,19 @@ from volplane import (
     CapacityRequest,
     Context,
     DeleteRequest,
+    DeleteSnapshotRequest,
     DescribeRequest,
     Done,
     DriverInfo,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     InProgress,
     InspectRequest,
     InvalidArgument,
     ListedAsset,
     ListRequest,
+    ListSnapshotsRequest,
     NotFound,
     OwnsRequest,
     ParameterSchema,
@@ -37,6 +40,9 @@ from volplane import (
     ProbeRequest,
     ProvisionRequest,
     RecycleRequest,
+    Snapshot,
+    SnapshotPage,
+    SnapshotRequest,
     StartRequest,
     StopRequest,
     Unavailable,
@@ -52,6 +58,7 @@ from volplane.directory import (
     CONTROL,
     DELETE,
     RETAIN,
+    SNAPSHOT_PARAMETERS,
     CorruptMarker,
     Handle,
     UsageReport,
@@ -61,6 +68,7 @@ from volplane.directory import (
     static_key,
 )
 from volplane_hostpath.archive import Expiry, archive_directory, list_archives
+from volplane_hostpath.copies import Copies, Source, discard
 from volplane_hostpath.delete import (
     delete_marked,
     delete_static,
@@ -68,7 +76,6 @@ from volplane_hostpath.delete import (
     forget_marked,
     holds_something,
     refuse_mounted_above,
-    refuse_mounts_below,
     refuse_not_static,
     remove_leftovers,
     remove_retained_markers,
@@ -86,13 +93,25 @@ from volplane_hostpath.project_quotas import ProjectQuotas
 from volplane_hostpath.provision import (
     NodeTopology,
     asset_of,
+    fill_volume,
     finish_volume,
+    forget_volume,
+    is_copy,
     stage_volume,
 )
 from volplane_hostpath.root import INDEX, LOCKS, TRASH, VOLUMES, OpenRoots, Root, initialise
 from volplane_hostpath.settings import PARAMETERS, ClassParameters, Settings
+from volplane_hostpath.snapshots import (
+    Snapshots,
+    known_snapshot,
+    list_snapshots,
+    open_snapshot,
+    open_volume,
+    snapshot_name,
+)
 from volplane_hostpath.static_volumes import path_below_root, root_spellings, static_path
 from volplane_hostpath.statistics import measure_volumes
+from volplane_hostpath.trash import refuse_mounts_below
 from volplane_hostpath.update import adopt_marker, expand_marker
 
 _ONE_NODE = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
@@ -121,6 +140,8 @@ class HostPathBackend(BackendSpec):
         self._waits = DiskWaits()
         self._expiry = Expiry()
         self._usage = UsageReport()
+        self._copies = Copies()
+        self._snapshots = Snapshots(self._index, self._waits, self._copies)
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -131,6 +152,8 @@ class HostPathBackend(BackendSpec):
             topology_keys=() if self._settings.shared else (self._settings.affinity_label,),
             access_modes=self._access_modes,
             volume_modes=frozenset({VolumeMode.FILESYSTEM}),
+            snapshot_parameters=SNAPSHOT_PARAMETERS,
+            clones="anywhere" if self._settings.shared else "in place",
             archives=True,
         )
 
@@ -180,27 +203,78 @@ class HostPathBackend(BackendSpec):
         return Done()
 
     @hookimpl
-    def provision(self, request: ProvisionRequest) -> Asset:
-        """Make the directory, or finish and return that of an earlier call."""
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        """Make the directory, or finish and return that of an earlier call. A copy is filled in slices."""
         check_name(request.name)
         self._check_demand(request)
         parameters = ClassParameters.of(request.parameters, self._settings)
         context = request.context
         with self._volume(request.name, context, f"make the directory of {request.name}") as root:
             marker = _marker(root, request.name)
-            staged = marker is None
-            if marker is None:
-                segment = {} if self._settings.shared else self._topology.segment(request)
-                marker = VolumeMarker.new(
-                    request, parameters, volume_type=parameters.volume_type, segment=dict(segment)
-                )
-                marker = stage_volume(root, self._index, self._waits, self._settings, marker=marker, context=context)
-            else:
-                # A field that the marker of an older version does not have is not compared.
-                demand = {key: asked for key, asked in parameters.demand(request).items() if key in marker.demand}
+            if marker is not None:
+                # A field that the marker of an older version does not have is not compared; that had no sources.
+                known = {"source", *marker.demand}
+                demand = {key: asked for key, asked in parameters.demand(request).items() if key in known}
                 marker.refuse_other_demand(request, demand)
+                if not is_copy(marker) or directory_exists(marker.path, root.fd, root.mount, label=root.path):
+                    finish_volume(root, self._index, self._waits, marker, context, staged=False)
+                    discard(root, marker.entry, Deadline(context))
+                    return asset_of(root, marker)
+            with self._source(root, request, marker) as source:
+                staged = marker is None
+                if marker is None:
+                    segment = {} if self._settings.shared else self._topology.segment(request)
+                    marker = VolumeMarker.new(
+                        request, parameters, volume_type=parameters.volume_type, segment=dict(segment)
+                    )
+                    marker = stage_volume(
+                        root, self._index, self._waits, self._settings, marker=marker, context=context
+                    )
+                if source is not None:
+                    unfinished = fill_volume(
+                        root,
+                        self._index,
+                        self._waits,
+                        self._copies,
+                        marker=marker,
+                        source=source,
+                        parameters=parameters,
+                        context=context,
+                    )
+                    if unfinished is not None:
+                        return unfinished
             finish_volume(root, self._index, self._waits, marker, context, staged=staged)
             return asset_of(root, marker)
+
+    @contextmanager
+    def _source(self, root: Root, request: ProvisionRequest, marker: VolumeMarker | None) -> Iterator[Source | None]:
+        """Open what the volume is a copy of; None = it is to be empty. Of an unfinished one that has no source any
+        more nothing is left.
+        """
+        with ExitStack() as opened:
+            try:
+                source = self._open_source(root, request, opened)
+            except NotFound as error:
+                undone = marker is None or (
+                    discard(root, marker.entry, Deadline(request.context))
+                    and forget_volume(root, self._index, marker, request.context)
+                )
+                raise NotFound(error.message, nothing_done=undone) from error
+            if source is not None and request.capacity_bytes < source.size_bytes:
+                raise InvalidArgument(
+                    f"{request.capacity_bytes} bytes are less than the {source.size_bytes} of {source.label}, of which "
+                    "the volume is to be a copy"
+                )
+            yield source
+
+    def _open_source(self, root: Root, request: ProvisionRequest, opened: ExitStack) -> Source | None:
+        if request.source_snapshot is not None:
+            return opened.enter_context(open_snapshot(root, request.source_snapshot))
+        if request.source_volume is None:
+            return None
+        if request.source_asset is None or request.source_asset.handle != request.source_volume:
+            raise NotFound(f"there is no volume {request.source_volume} to copy")
+        return opened.enter_context(open_volume(root, self._index, request.source_asset, request.context))
 
     @hookimpl
     def find(self, request: FindRequest) -> Asset | Absent:
@@ -238,7 +312,7 @@ class HostPathBackend(BackendSpec):
                 finished = delete_static(root, self._index, self._waits, volume, context)
         else:
             name = name_of(volume)
-            with self._volume(name, context, doing) as root:
+            with self._copies.deleting(), self._volume(name, context, doing) as root:
                 _check_root(root, volume)
                 finished = self._delete_owned(root, name, volume, context)
         return Done() if finished else InProgress(retry_after=_RETRY_SECONDS)
@@ -330,11 +404,49 @@ class HostPathBackend(BackendSpec):
         ):
             return Capacity(available_bytes=self._index.room(root))
 
+    @hookimpl
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
+        """Copy the volume's directory, in slices."""
+        name = check_name(request.name)
+        with self._volume(name, request.context, f"make snapshot {name}") as root:
+            if request.volume.owner is not None:
+                _check_root(root, request.volume)
+            return self._snapshots.create(root, request)
+
+    @hookimpl
+    def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | Absent:
+        """Return a whole snapshot. Nothing changes."""
+        with self._root(request.context, "look for a snapshot") as root:
+            name = snapshot_name(root, request.handle) if request.handle else request.name
+            marker = known_snapshot(root, check_name(name)) if name else None
+            other = request.owner is not None and marker is not None and marker.owner != request.owner
+            return Absent() if marker is None or other else marker.snapshot(root.id)
+
+    @hookimpl
+    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
+        """Remove the copy, if its marker proves that it is the owner's."""
+        context = request.context
+        with self._root(context, "delete a snapshot", of_any_cluster=True) as root:
+            name = snapshot_name(root, request.handle)
+            if name is None:
+                return Done()
+            _refuse_other_snapshot(root, check_name(name), request)
+        with self._volume(name, context, f"delete snapshot {name}") as root:
+            _refuse_other_snapshot(root, name, request)
+            finished = self._snapshots.delete(root, name, context)
+        return Done() if finished else InProgress(retry_after=_RETRY_SECONDS)
+
+    @hookimpl
+    def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:
+        """Return the whole snapshots of all clusters."""
+        with self._root(request.context, "list the snapshots") as root:
+            return list_snapshots(root, request.page)
+
     @contextmanager
-    def _root(self, context: Context, doing: str) -> Iterator[Root]:
+    def _root(self, context: Context, doing: str, *, of_any_cluster: bool = False) -> Iterator[Root]:
         with (
             storage_errors(root=self._settings.root, doing=doing),
-            self._roots.checked(self._root_id, context) as root,
+            self._roots.checked(self._root_id, context, of_any_cluster=of_any_cluster) as root,
         ):
             yield root
 
@@ -347,7 +459,7 @@ class HostPathBackend(BackendSpec):
                 yield root
 
     def _check_demand(self, request: ProvisionRequest) -> None:
-        check_demand(request)
+        check_demand(request, copies=True)
         other = sorted(str(mode) for mode in set(request.access_modes) - self._access_modes)
         if other:
             served = ", ".join(sorted(str(mode) for mode in self._access_modes))
@@ -390,6 +502,12 @@ class HostPathBackend(BackendSpec):
             return path
         _check_root(root, volume)
         return _owned_marker(root, name_of(volume), volume).path
+
+
+def _refuse_other_snapshot(root: Root, name: str, request: DeleteSnapshotRequest) -> None:
+    marker = known_snapshot(root, name)
+    if marker is not None:
+        marker.refuse_other_owner(request.owner, request.context.cluster_id)
 
 
 def _marker(root: Root, name: str) -> VolumeMarker | None:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
 from volplane.directory import ARCHIVE, CONTROL, RETAINED, CorruptMarker, entry_of, static_key
+from volplane_hostpath.copies import discard, is_abandoned
 from volplane_hostpath.dirfd import (
     ancestors,
     closing,
@@ -26,15 +27,14 @@ from volplane_hostpath.dirfd import (
     split,
 )
 from volplane_hostpath.disk_waits import DiskWaits
-from volplane_hostpath.errors import NO_SPACE, printable
+from volplane_hostpath.errors import printable
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import VolumeMarker, marker_file
-from volplane_hostpath.mounts import mounts_above, mounts_below, mounts_of
+from volplane_hostpath.mounts import mounts_above
 from volplane_hostpath.parent_directories import forget_parents, remove_empty_parents, remove_stale_entries
 from volplane_hostpath.provision import discard_staged
-from volplane_hostpath.rmtree import empty_directory
-from volplane_hostpath.root import LOCKS, TMP, TRASH, VOLUMES, Root
+from volplane_hostpath.root import COPIES, LOCKS, TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.static_volumes import (
     path_below_root,
     refuse_marked,
@@ -43,23 +43,9 @@ from volplane_hostpath.static_volumes import (
     root_spellings,
     static_path,
 )
+from volplane_hostpath.trash import empty_trash, refuse_in_use, remove_or_move
 
 STATIC_PREFIX = "static-"
-
-
-def refuse_mounts_below(root: Root, fd: int, label: str) -> None:
-    """Raise `VolumeInUse` if something is mounted in the directory."""
-    below = mounts_below(fd, root.mounts.current())
-    if below:
-        raise VolumeInUse(f"{below[0]} is a mount point in the volume {label}: unmount it; nothing was removed")
-
-
-def refuse_in_use(root: Root, fd: int, label: str) -> None:
-    """Raise `VolumeInUse` if something is mounted in the directory, or the directory is mounted elsewhere."""
-    refuse_mounts_below(root, fd, label)
-    used = mounts_of(fd, root.mounts.current())
-    if used:
-        raise VolumeInUse(f"{label} is mounted at {used[0]}: it is still in use; nothing was removed")
 
 
 def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, context: Context) -> bool:
@@ -68,8 +54,9 @@ def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: Volu
     if not _take_away(root, marker.path, marker.entry, deadline):
         return False
     # It may never have been moved into place.
-    if not _remove_or_move(root, marker.entry, root.directory(TMP), marker.entry, deadline):
-        return False
+    for place in (TMP, COPIES):
+        if not remove_or_move(root, marker.entry, root.directory(place), marker.entry, deadline):
+            return False
     with index.open(root, deadline.remaining(), context.log):
         remove_empty_parents(root, marker.path)
     # First wait: the directory leaves its place before its marker and the entries of its parents go. Otherwise it would
@@ -192,7 +179,7 @@ def refuse_mounted_above(root: Root, fd: int, label: str) -> None:
 def _take_away(root: Root, path: str, key: str, deadline: Deadline, *, static: bool = False) -> bool:
     """Remove the directory at the path or move it to the trash; False = not finished. It may be missing."""
     with above_unused(root, path, static=static) as above:
-        return above is None or _remove_or_move(root, split(path)[1], above, key, deadline)
+        return above is None or remove_or_move(root, split(path)[1], above, key, deadline)
 
 
 @contextmanager
@@ -217,61 +204,6 @@ def above_unused(root: Root, path: str, *, static: bool = False) -> Iterator[int
         yield above
 
 
-def _remove_or_move(root: Root, name: str, parent: int, key: str, deadline: Deadline) -> bool:
-    """Remove a directory if it is empty, or move it to the trash; False = not finished. It may be missing.
-
-    Without space for the move it is emptied where it is: what gives space back must not need any.
-    """
-    try:
-        os.rmdir(name, dir_fd=parent)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        pass  # Usually not empty.
-    else:
-        return True
-    try:
-        _move_into_trash(root, name, parent, key)
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        label = f"{root.path}: {printable(name)}"
-        with closing(open_directory(name, parent, root.mount, label=label)) as fd:
-            if not empty_directory(fd, root.mount, label=label, should_stop=deadline.expired):
-                return False
-        os.rmdir(name, dir_fd=parent)
-    return True
-
-
-def _move_into_trash(root: Root, name: str, parent: int, key: str) -> None:
-    trash = root.directory(TRASH)
-    with suppress(FileExistsError):
-        os.mkdir(key, 0o700, dir_fd=trash)
-    with closing(open_directory(key, trash, root.mount, label=_label(root, key))) as container:
-        # A new name: an earlier attempt may have left a directory here.
-        os.rename(name, os.urandom(8).hex(), src_dir_fd=parent, dst_dir_fd=container)
-
-
-def _label(root: Root, key: str) -> str:
-    return f"{root.path}/{CONTROL}/{TRASH}/{key}"
-
-
-def empty_trash(root: Root, key: str, deadline: Deadline) -> bool:
-    """Remove what the trash holds under this key, if anything; False = not finished."""
-    trash = root.directory(TRASH)
-    try:
-        container = open_directory(key, trash, root.mount, label=_label(root, key))
-    except FileNotFoundError:
-        return True
-    with closing(container):
-        refuse_in_use(root, container, _label(root, key))
-        if not empty_directory(container, root.mount, label=_label(root, key), should_stop=deadline.expired):
-            return False
-    with suppress(FileNotFoundError):
-        os.rmdir(key, dir_fd=trash)
-    return True
-
-
 _LOCK_TIMEOUT = 0.05
 """Seconds to wait for a volume's lock. Whoever holds it handles the leftovers of the volume."""
 
@@ -284,7 +216,8 @@ def volume_of_entry(entry: str) -> str:
 def remove_leftovers(
     root: Root, index: VolumeIndex, locks: Locks, context: Context, deadline: Deadline | None = None
 ) -> None:
-    """Remove entries of tmp and trash that belong to no volume, until the deadline. Never raises a `BackendError`.
+    """Remove entries of copies, tmp and trash that belong to no volume, until the deadline. Never raises a
+    `BackendError`.
 
     Called at the end of `start` and before a listing: no other call would find these entries.
     """
@@ -300,11 +233,11 @@ def remove_leftovers(
     for name in empty:
         with suppress(Unavailable, CorruptMarker), locks.hold(name, root.directory(LOCKS), _LOCK_TIMEOUT):
             remove_empty_marker(root, index, name, context)
-    for place in (TMP, TRASH):
+    for place in (COPIES, TMP, TRASH):
         for entry in names_in(root.directory(place)):
             if deadline.expired():
                 return
-            if _has_marker(root, entry):
+            if _has_marker(root, entry) or (place == COPIES and "@" not in entry and not is_abandoned(root, entry)):
                 continue
             lock = entry if entry.startswith(STATIC_PREFIX) else volume_of_entry(entry)
             try:
@@ -329,6 +262,8 @@ def _remove_leftover(root: Root, place: str, entry: str, deadline: Deadline) -> 
     if entry == marker_file(volume_of_entry(entry)):
         # Under the lock no call is about to move it into place.
         remove_entry(entry, root.directory(TMP))
+    elif place == COPIES:
+        discard(root, entry, deadline)
     elif place == TMP:
         discard_staged(root, volume_of_entry(entry))
     else:

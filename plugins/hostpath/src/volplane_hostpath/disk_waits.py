@@ -23,6 +23,11 @@ _LOCAL = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overla
 _MEMORY = frozenset({"ramfs", "tmpfs"})
 
 
+def syncs_whole(root: Root) -> bool:
+    """Return whether one wait is for everything on the file system, or nothing there has to be waited for."""
+    return root.mounts.kind(root.mount) in _LOCAL | _MEMORY
+
+
 class _Round:
     def __init__(self) -> None:
         self.roots: dict[int, Root] = {}

@@ -4,8 +4,8 @@ The marker files are the source; the index keeps them in memory. All changes of 
 lock on `.volplane/ledger`. Its 16 bytes are a count of changes and the bytes that others used when there were no
 volumes. If another process has changed the count or the directory, all markers are read again.
 
-What is archived or retained counts in the sum until it goes, as its space is not free. Its markers are read once, when
-the directory that holds them has changed.
+What is archived or retained, and snapshots, count in the sum until they go, as their space is not free. Their markers
+are read once, when the directory that holds them has changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from volplane import BackendError
-from volplane.directory import CONTROL, RETAINED, CorruptMarker, Reports, archived_volume, decode_fields
+from volplane.directory import (
+    CONTROL,
+    RETAINED,
+    CorruptMarker,
+    Reports,
+    SnapshotMarker,
+    archived_volume,
+    decode_fields,
+)
 from volplane_hostpath.capacity import Space, room, used_by_others
 from volplane_hostpath.dirfd import (
     ancestors,
@@ -35,7 +43,7 @@ from volplane_hostpath.dirfd import (
 from volplane_hostpath.errors import NO_FILE, NO_SPACE, printable
 from volplane_hostpath.locks import locked, thread_lock
 from volplane_hostpath.markers import VolumeMarker, marker_file
-from volplane_hostpath.root import ARCHIVE_FOLDER, INDEX, TMP, VOLUMES, Root
+from volplane_hostpath.root import ARCHIVE_FOLDER, INDEX, SNAPSHOTS, TMP, VOLUMES, Root
 
 _COUNTERS = struct.Struct("<QQ")
 _LARGEST = 2**63 - 1
@@ -117,7 +125,9 @@ class VolumeIndex:
 
     @property
     def kept(self) -> int:
-        """Return the sum of the sizes that were promised to volumes whose directories are archived or retained."""
+        """Return the sum of the sizes that were promised to volumes whose directories are archived or retained, and of
+        what is in snapshots.
+        """
         return sum(self._kept.values())
 
     @property
@@ -268,14 +278,14 @@ class VolumeIndex:
     def _refresh_kept(self, root: Root) -> None:
         state: list[int] = []
         complete = True
-        for folder in (ARCHIVE_FOLDER, RETAINED):
+        for folder in (ARCHIVE_FOLDER, RETAINED, SNAPSHOTS):
             with suppress(FileNotFoundError):
                 status = os.stat(folder, dir_fd=root.control, follow_symlinks=False)
                 state += (status.st_ino, status.st_mtime_ns, status.st_size)
         if state == self._kept_read:
             return
         known, self._kept = self._kept, {}
-        for folder in (ARCHIVE_FOLDER, RETAINED):
+        for folder in (ARCHIVE_FOLDER, RETAINED, SNAPSHOTS):
             # Not kept with the root: a person may remove it while calls run.
             with (
                 suppress(BackendError, FileNotFoundError),
@@ -291,10 +301,16 @@ class VolumeIndex:
 
 
 def _size_of_kept(folder: str, name: str, directory: int) -> int | None:
-    """Return the size that was promised to what is kept, 0 if that is not known; None if there is no marker yet."""
+    """Return the size that was promised to what is kept, 0 if that is not known; None if there is no marker yet.
+
+    Of a snapshot it is what is in it, as nobody writes into that.
+    """
     try:
         if folder == RETAINED:
             return VolumeMarker.decode(read_file(name, directory)).capacity_bytes
+        if folder == SNAPSHOTS:
+            snapshot = SnapshotMarker.decode(read_file(f"{name}/marker", directory))
+            return min(snapshot.counts.bytes, snapshot.size_bytes)
         marker = archived_volume(VolumeMarker, decode_fields(read_file(f"{name}/marker", directory)))
     except FileNotFoundError:
         return None

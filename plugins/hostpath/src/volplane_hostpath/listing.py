@@ -15,7 +15,7 @@ from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.parent_directories import is_ours
 from volplane_hostpath.provision import asset_of
-from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
+from volplane_hostpath.root import COPIES, TMP, TRASH, VOLUMES, Root
 
 PAGE = 500
 _MARKED = "marked:"
@@ -103,7 +103,7 @@ def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | Non
 
 
 def _directory_exists(root: Root, marker: VolumeMarker) -> bool:
-    if any(entry_exists(marker.entry, root.directory(place)) for place in (TMP, TRASH)):
+    if any(entry_exists(marker.entry, root.directory(place)) for place in (TMP, TRASH, COPIES)):
         return True
     try:
         return directory_exists(marker.path, root.fd, root.mount, label=root.path)

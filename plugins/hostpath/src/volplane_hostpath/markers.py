@@ -3,6 +3,8 @@
 <root>/.volplane/root.json                    RootMarker
 <root>/.volplane/volumes/<volume name>.json   VolumeMarker: owner, path, promised size
 <root>/.volplane/retained/<entry>             VolumeMarker of a deleted volume whose directory stays
+<root>/.volplane/copies/<entry>/              a volume or snapshot that is being filled by copying (copies.py)
+<root>/.volplane/snapshots/<name>/            data and marker of a snapshot (snapshots.py)
 <root>/.volplane/parents/<digest>             path of a directory that the driver made above volumes
 <root>/.volplane/tmp/                         directories and markers before they are moved into place
 <root>/.volplane/trash/<entry>/               directories that are being removed

@@ -22,6 +22,7 @@ from volplane import (
     Asset,
     BackendError,
     Context,
+    InProgress,
     InvalidArgument,
     NodeIdentity,
     ProvisionRequest,
@@ -30,8 +31,18 @@ from volplane import (
     Unavailable,
     VolumeSource,
 )
-from volplane.directory import Handle
+from volplane.directory import CopyParameters, Handle, require_unchanged
 from volplane_hostpath.capacity import human
+from volplane_hostpath.copies import (
+    Copies,
+    Source,
+    begin,
+    discard,
+    open_copy,
+    take_away_leftovers,
+    without_space,
+)
+from volplane_hostpath.copy_trees import DATA
 from volplane_hostpath.dirfd import (
     ancestors,
     closing,
@@ -43,7 +54,7 @@ from volplane_hostpath.dirfd import (
     split,
 )
 from volplane_hostpath.disk_waits import DiskWaits, Target
-from volplane_hostpath.errors import to_backend_error
+from volplane_hostpath.errors import NO_SPACE, to_backend_error
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker, marker_file
@@ -127,19 +138,20 @@ def stage_volume(
 ) -> VolumeMarker:
     """Make the directory in tmp, write the marker and wait for the disk; returns the marker. Needs the volume's lock.
 
-    A failure leaves nothing.
+    A copy gets its directory with its first slice. A failure leaves nothing.
     """
     try:
         with index.open(root, Deadline(context).remaining(), context.log):
             missing = _check_room_and_path(root, index, settings, marker)
             marker = _with_project(root, marker)
-            _make_directory(root, marker)
+            if not is_copy(marker):
+                _make_directory(root, marker)
             register_parents(root, missing)
             index.stage(root, marker, replaces=False)
             index.put(root, marker)
         _first_wait(root, waits, marker)
     except BaseException as error:
-        undone = _clean_up(root, index, marker, context)
+        undone = forget_volume(root, index, marker, context)
         if isinstance(error, OSError):
             doing = f"make the directory of {marker.name}"
             raise to_backend_error(error, root=root.path, doing=doing, nothing_done=undone) from error
@@ -158,13 +170,13 @@ def finish_volume(
 ) -> None:
     """Move the directory of a marker into place, if it is not there, and wait for the disk. Needs the volume's lock.
 
-    It is made if it is missing. staged: `stage_volume` has just made it.
+    It is made if it is missing. staged: `stage_volume` has just made it. A copy is in its place: `fill_volume`.
     """
     if entry_exists(marker.entry, root.directory(TRASH)):
         raise Unavailable(f"{marker.name} is being deleted; wait until it is gone")
-    if staged:
+    if staged and not is_copy(marker):
         _rename_into_place(root, index, marker, context)
-    elif not directory_exists(marker.path, root.fd, root.mount, label=root.path):
+    elif not is_copy(marker) and not directory_exists(marker.path, root.fd, root.mount, label=root.path):
         _stage_again(root, index, marker, context)
         _first_wait(root, waits, marker)
         _rename_into_place(root, index, marker, context)
@@ -174,14 +186,63 @@ def finish_volume(
     waits.wait(root, [*_marker_targets(root, marker), (root.fd, ""), *above])
 
 
+def is_copy(marker: VolumeMarker) -> bool:
+    """Return whether the volume is made from a snapshot or another volume."""
+    return marker.demand.get("source") is not None
+
+
+def fill_volume(
+    root: Root,
+    index: VolumeIndex,
+    waits: DiskWaits,
+    copies: Copies,
+    *,
+    marker: VolumeMarker,
+    source: Source,
+    parameters: CopyParameters,
+    context: Context,
+) -> InProgress | None:
+    """Work on a volume that is a copy for a slice; None = it is in its place. Needs the volume's lock.
+
+    Without space for it, nothing is left of it; nor of one in whose source too much has changed.
+    """
+    key, deadline = marker.entry, Deadline(context)
+    try:
+        begin(root, key, source.handle, deadline, lambda fd: _set_limit(root, marker, fd))
+        done = copies.work(root, key, source, parameters, context)
+        if isinstance(done, InProgress):
+            return done
+        require_unchanged(done, parameters, source.label)
+        with open_copy(root, key) as container:
+            with closing(open_directory(DATA, container, root.mount, label=root.path)) as fd:
+                _set_owner(marker, fd)
+            take_away_leftovers(root, container, deadline)
+            waits.wait(root, [(container, DATA), (container, ""), *_first_targets(root, marker)])
+            _rename_into_place(root, index, marker, context, staged=(container, DATA))
+        discard(root, key, deadline)
+    except Exception as error:
+        if isinstance(error, Unavailable) or (isinstance(error, OSError) and error.errno not in NO_SPACE):
+            raise
+        copies.forget(key)
+        undone = discard(root, key, deadline) and forget_volume(root, index, marker, context)
+        if isinstance(error, OSError):
+            raise without_space(root, error, doing=f"fill {marker.name}", removed=undone) from error
+        raise
+    return None
+
+
+def _first_targets(root: Root, marker: VolumeMarker) -> list[Target]:
+    return [*_marker_targets(root, marker), *entries_of(root, marker.path)]
+
+
 def _first_wait(root: Root, waits: DiskWaits, marker: VolumeMarker) -> None:
     """Wait until the marker, the directory in tmp and the entries of parents are on the disk.
 
     They come before the directory in its place: without them it would count as foreign after a power failure, and no
     call would finish or remove it.
     """
-    staged = (root.directory(TMP), marker.entry)
-    waits.wait(root, [*_marker_targets(root, marker), staged, *entries_of(root, marker.path)])
+    staged = [] if is_copy(marker) else [(root.directory(TMP), marker.entry)]
+    waits.wait(root, [*_first_targets(root, marker), *staged])
 
 
 def _marker_targets(root: Root, marker: VolumeMarker) -> list[Target]:
@@ -212,7 +273,7 @@ def discard_staged(root: Root, name: str) -> None:
     remove_entry(marker_file(name), tmp)
 
 
-def _clean_up(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context) -> bool:
+def forget_volume(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context) -> bool:
     """Remove what a failed attempt made; False if something may be left."""
     try:
         with index.open(root, Deadline(context).remaining(), context.log):
@@ -272,18 +333,30 @@ def _make_directory(root: Root, marker: VolumeMarker) -> None:
 
 def _set_limit_owner_and_mode(root: Root, marker: VolumeMarker) -> None:
     """Set limit, owner and mode of the directory in tmp."""
-    uid, gid = marker.demand.get("uid"), marker.demand.get("gid")
     with closing(open_directory(marker.entry, root.directory(TMP), root.mount, label=f"{root.path} (tmp)")) as fd:
-        if marker.project is not None:
-            limit_directory(root.quotas, fd, marker.project, marker.capacity_bytes, root=root.path)
-        if uid is not None or gid is not None:
-            os.fchown(fd, -1 if uid is None else uid, -1 if gid is None else gid)
+        _set_limit(root, marker, fd)
+        _set_owner(marker, fd)
         # After fchown, which clears the set-id bits.
         os.fchmod(fd, int(marker.demand["mode"], 8))
 
 
-def _rename_into_place(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context) -> None:
+def _set_limit(root: Root, marker: VolumeMarker, fd: int) -> None:
+    if marker.project is not None:
+        limit_directory(root.quotas, fd, marker.project, marker.capacity_bytes, root=root.path)
+
+
+def _set_owner(marker: VolumeMarker, fd: int) -> None:
+    uid, gid = marker.demand.get("uid"), marker.demand.get("gid")
+    if uid is not None or gid is not None:
+        os.fchown(fd, -1 if uid is None else uid, -1 if gid is None else gid)
+
+
+def _rename_into_place(
+    root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context, *, staged: tuple[int, str] | None = None
+) -> None:
+    """Move the directory to its place. staged: where it is; None = in tmp."""
     _, name = split(marker.path)
+    above, below = staged or (root.directory(TMP), marker.entry)
     # Under the lock of the index, so that no deletion removes the parent before the rename.
     with index.open(root, Deadline(context).remaining(), context.log):
         try:
@@ -293,4 +366,4 @@ def _rename_into_place(root: Root, index: VolumeIndex, marker: VolumeMarker, con
         with closing(parent):
             if entry_exists(name, parent):
                 raise Unavailable(f"{root.path}/{marker.path} appeared while the volume was made; it is not touched")
-            os.rename(marker.entry, name, src_dir_fd=root.directory(TMP), dst_dir_fd=parent)
+            os.rename(below, name, src_dir_fd=above, dst_dir_fd=parent)

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -26,11 +27,13 @@ INDEX = "ledger"
 LOCKS = "locks"
 ARCHIVE_FOLDER = "archive"
 """Made with the first archive."""
+COPIES = "copies"
 PARENTS = "parents"
+SNAPSHOTS = "snapshots"
 TMP = "tmp"
 TRASH = "trash"
 VOLUMES = "volumes"
-SUBDIRECTORIES = (LOCKS, PARENTS, RETAINED, TMP, TRASH, VOLUMES)
+SUBDIRECTORIES = (COPIES, LOCKS, PARENTS, RETAINED, SNAPSHOTS, TMP, TRASH, VOLUMES)
 
 
 class Root:
@@ -171,12 +174,16 @@ class OpenRoots:
         self._marker: tuple[_Signature, RootMarker] | None = None
 
     @contextmanager
-    def checked(self, known_id: str, context: Context) -> Iterator[Root]:
-        """Yield the root, after a check of its marker; raises `Unavailable` if the root cannot be used."""
+    def checked(self, known_id: str, context: Context, *, of_any_cluster: bool = False) -> Iterator[Root]:
+        """Yield the root, after a check of its marker; raises `Unavailable` if the root cannot be used.
+
+        of_any_cluster: for a look that tells another cluster what it may not touch.
+        """
         root = self._acquire()
         try:
             marker = self._read_marker(root)
-            reason = reason_unusable(marker, known_id, self._settings, context)
+            caller = replace(context, cluster_id=marker.cluster_id) if marker and of_any_cluster else context
+            reason = reason_unusable(marker, known_id, self._settings, caller)
             if marker is None or reason:
                 raise Unavailable(reason)
             root.id = marker.root_id

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, read_parameters
-from volplane.directory import KeptDirectoryParameters
+from volplane.directory import CopyParameters, KeptDirectoryParameters
 from volplane_hostpath.project_quotas import NONE, REQUIRED
 
 LOCAL = "local"
@@ -107,7 +107,7 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassParameters(KeptDirectoryParameters):
+class ClassParameters(CopyParameters, KeptDirectoryParameters):
     """What a class asks of its directories."""
 
     volume_type: Annotated[

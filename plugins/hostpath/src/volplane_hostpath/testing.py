@@ -23,7 +23,7 @@ __all__ = ["FakeQuotas", "fill", "subject", "subject_below", "tree"]
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 MEMORY: Final = "/dev/shm"  # noqa: S108 -- a directory with a random name is made below it
-_CHANGING: Final = frozenset({"locks", "ledger"})
+_CHANGING: Final = frozenset({"copies", "locks", "ledger"})
 """Entries of `.volplane` that the driver may create or change in any call."""
 
 

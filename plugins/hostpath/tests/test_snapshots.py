@@ -1,0 +1,322 @@
+"""Snapshots, clones and restored volumes: in slices, over crashes, on full file systems, within quotas."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from volplane import (
+    Absent,
+    DeleteSnapshotRequest,
+    Done,
+    FindSnapshotRequest,
+    InProgress,
+    InvalidArgument,
+    ListSnapshotsRequest,
+    NotFound,
+    ResourceExhausted,
+    Snapshot,
+    SnapshotIdentity,
+    SnapshotOwnership,
+    SnapshotRequest,
+    VolumeInUse,
+)
+from volplane_hostpath import copies
+from volplane_hostpath.testing import FakeQuotas
+
+MIB = 1 << 20
+
+
+class Cutting:
+    """What a site does with snapshots."""
+
+    def __init__(self, site: Any) -> None:
+        self.site = site
+
+    def cut_once(self, volume: Any, uid: str = "s1", state: Any = None, **parameters: Any) -> Any:
+        request = SnapshotRequest(
+            context=self.site.context(state=state or {}),
+            name=f"snapshot-{uid}",
+            volume=volume,
+            owner=self.owner(uid),
+            snapshot=SnapshotIdentity(namespace="default", name="snap", content=f"snapcontent-{uid}"),
+            parameters=parameters,
+        )
+        return self.site.backend.create_snapshot(request)
+
+    def owner(self, uid: str) -> SnapshotOwnership:
+        return SnapshotOwnership(cluster_id=self.site.cluster, snapshot_uid=uid, content_name=f"snapcontent-{uid}")
+
+    def cut(self, volume: Any, uid: str = "s1", **parameters: Any) -> Snapshot:
+        """Call until it is made, as the core does."""
+        made, calls = self.cut_once(volume, uid, **parameters), 1
+        while isinstance(made, InProgress):
+            calls += 1
+            assert calls < 10_000
+            made = self.cut_once(volume, uid, state=made.state, **parameters)
+        assert isinstance(made, Snapshot)
+        return made
+
+    def find(self, uid: str = "s1") -> Any:
+        request = FindSnapshotRequest(context=self.site.context(), name=f"snapshot-{uid}", owner=self.owner(uid))
+        return self.site.backend.find_snapshot(request)
+
+    def drop(self, snapshot: Snapshot, uid: str = "s1") -> None:
+        request = DeleteSnapshotRequest(context=self.site.context(), handle=snapshot.handle, owner=self.owner(uid))
+        while self.site.backend.delete_snapshot(request) != Done():
+            pass
+
+    def listed(self) -> list[str]:
+        page = self.site.backend.list_snapshots(ListSnapshotsRequest(context=self.site.context()))
+        return [each.name for each in page.snapshots]
+
+    def provision(self, uid: str, size: int = MIB, **fields: Any) -> Any:
+        made = self.site.provision(uid, size, **fields)
+        while isinstance(made, InProgress):
+            context = self.site.context(state=made.state)
+            made = self.site.provision(uid, size, **fields, context=context)
+        return made
+
+
+@pytest.fixture
+def cutting(site: Any) -> Cutting:
+    return Cutting(site)
+
+
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call does as little as it can."""
+    monkeypatch.setattr(copies, "_SLICE", 0.0)
+    monkeypatch.setattr(copies, "_TOLD", 0.0)
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
+
+
+def staged(site: Any) -> list[str]:
+    return sorted(path.name for path in (site.root / ".volplane/copies").iterdir())
+
+
+def test_a_volume_is_restored_as_it_was_and_owned_as_its_class_says(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=1)
+    site.path(asset).chmod(0o2751)
+    before = contents(site.path(asset))
+    snapshot = cutting.cut(site.volume(asset))
+    assert snapshot.ready
+    assert snapshot.node_affinity == asset.node_affinity
+    (site.path(asset) / "file0").write_text("written later")
+    restored = cutting.provision("u2", 2 * MIB, source_snapshot=snapshot.handle, parameters={"gid": 7, "mode": 0o700})
+    assert contents(site.path(restored)) == before
+    # The mode is that of the source, which applications may insist on.
+    assert site.path(restored).stat().st_mode & 0o7777 == 0o2751
+    assert site.path(restored).stat().st_gid == 7 or os.geteuid()
+    assert restored.capacity_bytes == 2 * MIB
+    site.delete(site.volume(restored, "u2"))
+    cutting.drop(snapshot)
+    site.delete(site.volume(asset))
+    assert site.leftovers() == []
+
+
+@pytest.mark.usefixtures("slices")
+def test_a_copy_goes_on_in_another_process_and_is_seen_when_it_is_whole(cutting: Cutting, new_site: Any) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=1)
+    made, calls = cutting.cut_once(site.volume(asset)), 1
+    while isinstance(made, InProgress):
+        assert isinstance(cutting.find(), Absent)
+        assert cutting.listed() == []
+        cutting.site = site.again() if calls % 3 else site.again().start()
+        made, calls = cutting.cut_once(site.volume(asset), state=made.state), calls + 1
+    assert calls > 10
+    assert cutting.find() == made
+    clone = cutting.provision("u2", source_volume=asset.handle, source_asset=site.volume(asset))
+    assert contents(site.path(clone)) == contents(site.path(asset))
+    assert contents(site.root / ".volplane/snapshots/snapshot-s1/data") == contents(site.path(asset))
+    assert staged(site) == []
+
+
+@pytest.mark.usefixtures("slices")
+def test_the_directory_of_a_copy_appears_when_it_is_whole(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=1)
+    source = {"source_volume": asset.handle, "source_asset": site.volume(asset)}
+    made = site.provision("u2", **source)
+    assert isinstance(made, InProgress)
+    assert staged(site) == ["pvc-u2@1"]
+    assert "pvc-u2" in site.listed()  # What is being filled is no leak.
+    site.delete(site.volume(None, "u2"))
+    assert staged(site) == []
+    assert set(site.listed()) == {"pvc-u1"}
+
+
+def test_a_machine_that_has_started_anew_begins_a_copy_again(cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=1)
+    monkeypatch.setattr(copies, "_SLICE", 0.0)
+    for _ in range(4):
+        cutting.cut_once(site.volume(asset))
+    data = site.root / ".volplane/copies/snapshot-s1/data"
+    torn = data / "file0"
+    # As after a power failure: the attributes were written, the contents were not.
+    status = (site.path(asset) / "file0").stat()
+    torn.write_text("\0")
+    os.utime(torn, ns=(status.st_atime_ns, status.st_mtime_ns))
+    torn.chmod(status.st_mode & 0o7777)
+    monkeypatch.setattr(copies, "_boot", lambda: "another")
+    cutting.site = site.again()
+    cutting.cut(site.volume(asset))
+    assert contents(site.root / ".volplane/snapshots/snapshot-s1/data") == contents(site.path(asset))
+
+
+def test_a_volume_that_changes_while_it_is_copied_is_told_or_refused(
+    cutting: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=0)
+    monkeypatch.setattr(copies, "_SLICE", 0.0)
+    assert isinstance(cutting.cut_once(site.volume(asset), consistency="strict"), InProgress)
+    time.sleep(0.02)
+    (site.path(asset) / "file0").write_text("changed")
+    with pytest.raises(VolumeInUse, match=r"1 of 4 entries .* changed while it was copied"):
+        cutting.cut(site.volume(asset), consistency="strict")
+    assert staged(site) == []
+    assert cutting.cut(site.volume(asset), consistency="strict", verify="content").state == ""
+    cutting.cut_once(site.volume(asset), "s2")
+    time.sleep(0.02)
+    (site.path(asset) / "file0").write_text("changed again")
+    assert cutting.cut(site.volume(asset), "s2").state == "1 of 4 entries changed while it was made"
+
+
+def test_what_does_not_fit_is_refused_and_removed(new_site: Any, small_disk: Any) -> None:
+    disk, _ = small_disk
+    site = new_site(disk, overcommit_percent=1000, adopt_root=True).start()
+    cutting = Cutting(site)
+    asset = site.provision(size=5 * MIB)
+    (site.path(asset) / "large").write_bytes(os.urandom(5 * MIB))
+    with pytest.raises(ResourceExhausted, match="no space") as caught:
+        cutting.cut(site.volume(asset))
+    assert caught.value.nothing_done
+    with pytest.raises(ResourceExhausted, match="no space") as caught:
+        cutting.provision("u2", 5 * MIB, source_volume=asset.handle, source_asset=site.volume(asset))
+    assert caught.value.nothing_done
+    assert set(site.listed()) == {"pvc-u1"}
+    assert staged(site) == []
+    assert not list((site.root / ".volplane/trash").iterdir())
+
+
+def test_a_limit_is_set_before_the_first_file(new_site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    quotas = FakeQuotas()
+    site = new_site(quotas=quotas).start()
+    cutting = Cutting(site)
+    asset = site.provision()
+    site.grow(site.path(asset), depth=0)
+    found: list[Any] = []
+    work = copies.Copies.work
+
+    def look(self: Any, root: Any, key: str, *given: Any) -> Any:
+        container = site.root / ".volplane/copies" / key
+        found.append([quotas.limit_of(container), quotas.limit_of(container / "data")])
+        assert not list((container / "data").iterdir())
+        return work(self, root, key, *given)
+
+    monkeypatch.setattr(copies.Copies, "work", look)
+    source = {"source_volume": asset.handle, "source_asset": site.volume(asset)}
+    clone = cutting.provision("u2", 3 * MIB, parameters={"quota": "required"}, **source)
+    assert found == [[3 * MIB, 3 * MIB]]
+    assert quotas.limit_of(site.path(clone)) == 3 * MIB
+
+
+def test_what_is_smaller_than_its_source_is_refused(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision(size=2 * MIB)
+    with pytest.raises(InvalidArgument, match="1048576 bytes are less than the 2097152"):
+        site.provision("u2", source_volume=asset.handle, source_asset=site.volume(asset))
+
+
+@pytest.mark.usefixtures("slices")
+def test_a_copy_whose_source_goes_meanwhile_leaves_nothing(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=1)
+    source = {"source_volume": asset.handle, "source_asset": site.volume(asset)}
+    assert isinstance(site.provision("u2", **source), InProgress)
+    site.delete(site.volume(asset))
+    with pytest.raises(NotFound):
+        site.provision("u2", **source)
+    assert site.leftovers() == []
+
+
+@pytest.mark.usefixtures("slices")
+def test_one_copy_at_a_time_works_and_deletions_go_first(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=1)
+    running = site.backend._copies
+    with running._turn:
+        waits = cutting.cut_once(site.volume(asset))
+        assert isinstance(waits, InProgress)
+        assert not list((site.root / ".volplane/copies/snapshot-s1/data").iterdir())
+    assert cutting.cut(site.volume(asset)).ready
+
+
+def test_an_abandoned_copy_is_removed_after_a_while(cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(copies, "_SLICE", 0.0)
+        cutting.cut_once(site.volume(asset))
+    site.again().start()
+    assert staged(site) == ["snapshot-s1"]
+    old = time.time() - 4000
+    os.utime(site.root / ".volplane/copies/snapshot-s1", (old, old))
+    site.again().start()
+    assert staged(site) == []
+
+
+def test_what_is_in_snapshots_is_not_promised_again(new_site: Any) -> None:
+    site = new_site(overcommit_percent=100).start()
+    cutting = Cutting(site)
+    asset = site.provision(size=64 * MIB)
+    (site.path(asset) / "large").write_bytes(b"x" * 8 * MIB)
+    index = site.backend._index
+    snapshot = cutting.cut(site.volume(asset))
+    assert site.room()
+    assert index.kept == 8 * MIB
+    cutting.drop(snapshot)
+    assert site.room()
+    assert index.kept == 0
+
+
+def test_a_marker_that_cannot_be_read_hides_nothing(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision()
+    snapshot = cutting.cut(site.volume(asset))
+    marker = site.root / ".volplane/snapshots/snapshot-s1/marker"
+    marker.write_text("{")
+    page = site.backend.list_snapshots(ListSnapshotsRequest(context=site.context()))
+    assert [each.owner for each in page.snapshots] == [None]
+    with pytest.raises(Exception, match="restore or repair it"):
+        cutting.drop(snapshot)
+    assert marker.exists()
+
+
+def test_a_static_volume_is_copied_too(cutting: Cutting) -> None:
+    site = cutting.site
+    by_hand = site.root / "by-hand"
+    by_hand.mkdir()
+    (by_hand / "file").write_text("of a person")
+    snapshot = cutting.cut(site.static(by_hand))
+    restored = cutting.provision("u2", source_snapshot=snapshot.handle)
+    assert contents(site.path(restored)) == {"file": "of a person"}
