@@ -16,6 +16,7 @@ from integration.certificates import Authority, guarded, verify_strictly
 from volplane.errors import ApiUnavailable, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
+from volplane.kube.transport import Request
 
 pytestmark = pytest.mark.real_time
 
@@ -149,6 +150,29 @@ async def test_a_plugin_that_hands_out_certificates_is_asked_for_the_next_when_o
             server.accepts = {"second"}
             await client.raw("/version")
             assert server.seen == ["first", "first", "first", "second"]
+
+
+async def test_a_watch_that_is_refused_leads_to_the_next_certificate(tmp_path: Path) -> None:
+    authority, request = Authority(tmp_path), Request(path="/api/v1/pods", query={"watch": "true"}, seconds=10.0)
+
+    def handed_out(name: str) -> dict[str, Any]:
+        certificate, key = authority.issue(name)
+        return printing(tmp_path, clientCertificateData=certificate.read_text(), clientKeyData=key.read_text())
+
+    async with guarded(authority, clients=authority) as server:
+        server.accepts = {"second"}
+        path = kubeconfig(tmp_path, handed_out("first"), server.url, **trusting(authority))
+        transport = await HttpTransport.connect(path)
+        try:
+            handed_out("second")
+            found = []
+            for _ in range(3):
+                async with transport.stream(request) as answer:
+                    found.append(answer.status)
+        finally:
+            await transport.close()
+        assert found == [401, 200, 200]
+        assert server.seen == ["first", "second", "second"]
 
 
 async def test_an_authority_without_key_identifier_is_trusted_where_python_is_strict(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from volplane.kube.http.connection import Connection, ConnectionPool, Tls
+from volplane.kube.http.connection import BrokenOff, Connection, ConnectionPool, Tls
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -17,6 +17,13 @@ class Wire(asyncio.Transport):
         super().__init__()
         self._connection = connection
         self._closed = False
+        self.paused = False
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
 
     def is_closing(self) -> bool:
         return self._closed
@@ -35,6 +42,7 @@ class Server:
 
     def __init__(self, most: int = 1_000_000) -> None:
         self.made = self.refused = 0
+        self.wires: list[Wire] = []
         self._most = most
 
     async def connect(self, _tls: Tls, lost: Callable[[Connection], None]) -> Connection:
@@ -43,8 +51,13 @@ class Server:
             raise ConnectionRefusedError
         self.made += 1
         connection = Connection(asyncio.get_running_loop(), lost)
-        connection.connection_made(Wire(connection))
+        self.wires.append(Wire(connection))
+        connection.connection_made(self.wires[-1])
         return connection
+
+    @property
+    def open(self) -> int:
+        return sum(not wire.is_closing() for wire in self.wires)
 
 
 async def used(pool: ConnectionPool, seconds: float = 0.3) -> Connection:
@@ -148,3 +161,94 @@ async def test_a_new_connection_without_an_answer_says_nothing_of_others() -> No
     new.send(b"GET")
     pool.give_back(new)
     assert await pool.take(True) is idle
+
+
+async def test_a_connection_that_the_server_closed_while_it_was_idle_is_not_lent() -> None:
+    server = Server()
+    pool = ConnectionPool(server.connect)
+    kept = await used(pool)
+    server.wires[0].abort()
+    await asyncio.sleep(0.01)
+    assert await pool.take(True) is not kept
+    assert (server.made, server.open) == (2, 1)
+    assert not kept.usable
+    with pytest.raises(BrokenOff, match="the connection is closed"):
+        kept.send(b"GET")
+
+
+async def test_what_is_dropped_because_it_was_idle_is_not_lent() -> None:
+    server = Server()
+    pool = ConnectionPool(server.connect)
+    await used(pool)
+    await asyncio.sleep(5.0)
+    pool.drop_idle()
+    assert (await pool.take(True)).usable
+    assert (server.made, server.open) == (2, 1)
+
+
+async def test_what_lay_idle_for_long_is_closed() -> None:
+    server = Server()
+    pool = ConnectionPool(server.connect)
+    await used(pool)
+    await asyncio.sleep(61.0)
+    await pool.take(True)
+    assert (server.made, server.open) == (2, 1)
+
+
+async def test_connections_of_a_former_certificate_are_closed() -> None:
+    server = Server()
+    pool = ConnectionPool(server.connect)
+    lent, _ = await pool.take(True), await used(pool)
+    await pool.take(None)
+    assert server.open == 2, "what was idle is closed at once"
+    pool.give_back(lent)
+    assert server.open == 1
+
+
+async def test_what_comes_for_one_who_just_gave_up_serves_the_next() -> None:
+    server = Server(most=1)
+    pool = ConnectionPool(server.connect)
+    lent = await pool.take(True)
+    waiting = asyncio.ensure_future(pool.take(True))
+    await asyncio.sleep(0.01)
+    pool.give_back(lent)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert await pool.take(True) is lent
+
+
+async def test_a_pool_that_is_closed_opens_nothing_more() -> None:
+    server = Server()
+    pool = ConnectionPool(server.connect)
+    await used(pool)
+    await pool.close()
+    assert server.open == 0
+    with pytest.raises(TimeoutError):
+        await pool.take(True, asyncio.get_running_loop().time() + 30.0)
+    assert server.made == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_only_a_stream_waits_until_somebody_reads_it(*, streamed: bool) -> None:
+    server, size = Server(), 3 << 20
+    connection = await server.connect(True, lambda _connection: None)
+    answer = connection.send(b"GET", streamed=streamed)
+    connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
+    connection.data_received(b"x" * (size - 1))
+    assert server.wires[0].paused is streamed
+    if streamed:
+        assert len(await answer.chunk()) == size - 1
+        assert not server.wires[0].paused
+    connection.data_received(b"x")
+    assert len(await answer.body()) == (1 if streamed else size)
+    assert connection.usable
+
+
+async def test_what_nobody_asked_for_closes_the_connection() -> None:
+    server, lost = Server(), []
+    connection = await server.connect(True, lost.append)
+    connection.data_received(OK)
+    await asyncio.sleep(0.01)
+    assert lost == [connection]
+    assert not connection.usable
