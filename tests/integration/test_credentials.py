@@ -152,19 +152,14 @@ async def test_a_plugin_that_hands_out_certificates_is_asked_for_the_next_when_o
             assert server.seen == ["first", "first", "first", "second"]
 
 
-async def test_a_watch_that_is_refused_leads_to_the_next_certificate(tmp_path: Path) -> None:
+async def test_a_watch_that_is_refused_leads_to_the_next_token(tmp_path: Path) -> None:
     authority, request = Authority(tmp_path), Request(path="/api/v1/pods", query={"watch": "true"}, seconds=10.0)
-
-    def handed_out(name: str) -> dict[str, Any]:
-        certificate, key = authority.issue(name)
-        return printing(tmp_path, clientCertificateData=certificate.read_text(), clientKeyData=key.read_text())
-
-    async with guarded(authority, clients=authority) as server:
-        server.accepts = {"second"}
-        path = kubeconfig(tmp_path, handed_out("first"), server.url, **trusting(authority))
-        transport = await HttpTransport.connect(path)
+    async with guarded(authority) as server:
+        server.accepts = {"Bearer second"}
+        user = printing(tmp_path, token="first")
+        transport = await HttpTransport.connect(kubeconfig(tmp_path, user, server.url, **trusting(authority)))
         try:
-            handed_out("second")
+            printing(tmp_path, token="second")
             found = []
             for _ in range(3):
                 async with transport.stream(request) as answer:
@@ -172,7 +167,7 @@ async def test_a_watch_that_is_refused_leads_to_the_next_certificate(tmp_path: P
         finally:
             await transport.close()
         assert found == [401, 200, 200]
-        assert server.seen == ["first", "second", "second"]
+        assert server.seen == ["Bearer first", "Bearer second", "Bearer second"]
 
 
 async def test_an_authority_without_key_identifier_is_trusted_where_python_is_strict(

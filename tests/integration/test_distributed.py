@@ -459,6 +459,20 @@ async def test_a_node_that_registers_anew_gets_its_volumes_back_while_its_proces
         assert cluster.node_of("more") == "a"
 
 
+async def test_what_a_volume_is_called_like_on_a_node_that_registers_anew_is_not_its_asset() -> None:
+    """Somebody has made it again, from a backup perhaps."""
+    async with DistributedCluster(["a"]) as cluster:
+        volume = await local_volume(cluster)
+        cluster.api.delete("nodes", "a")
+        await cluster.settle()
+        [asset] = cluster.disks["a"].assets.values()
+        asset.handle = "another"
+        cluster.create_node("a")
+        await cluster.settle()
+        assert "VolumeFound" not in reasons(cluster, volume)
+        assert lost_volumes(cluster.plane(CENTRAL)) == 1
+
+
 async def test_two_processes_of_a_node_do_not_take_turns_at_writing_which_node_a_volume_is_of() -> None:
     """The Node was made again, and one of the two has not heard of it."""
     async with DistributedCluster(["a"]) as cluster:
