@@ -86,7 +86,12 @@ def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decis
     attachment = state.cluster.attachments.get(pair.attachment)
     if found := users_of(pair, state.cluster):
         users, volume = [pod for pod, _ in found], found[0][1]
-        return _wanted(pair, attachment, volume, users, state=state, reads=reads)._replace(wanted=True)
+        decision, node = _wanted(pair, attachment, volume, users, state), state.cluster.nodes.get(pair.node)
+        # Without proof that its machine is another one, the kubelet may be about to mount it.
+        if attachment and node and isinstance(decision.action, Delete) and same_machine(attachment, node) is None:
+            first = _unwanted(pair, attachment, state, reads)
+            decision = decision if isinstance(first.action, Delete) else first
+        return decision._replace(wanted=True)
     if attachment is None or not named_by_controller(attachment):
         return Decision(Settled())  # An attachment with another name is not ours to delete.
     if not csi_parts(pair.volume)[0]:
@@ -99,13 +104,7 @@ def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decis
 
 
 def _wanted(
-    pair: Pair,
-    attachment: VolumeAttachment | None,
-    volume: Volume,
-    users: Sequence[Pod],
-    *,
-    state: AttachDetachState,
-    reads: LiveReads,
+    pair: Pair, attachment: VolumeAttachment | None, volume: Volume, users: Sequence[Pod], state: AttachDetachState
 ) -> Decision:
     if attachment is None:
         return _create(pair, volume, users, state)
@@ -117,11 +116,8 @@ def _wanted(
     if former is None:
         return Decision(Wait(reason=f"node {pair.node} was registered again, and has not reported yet what it uses"))
     if former:
-        # Another machine has the node's name now, and does not have the volume. Unproven, it may be about to mount it.
-        why = "it is of a former node"
-        if node is not None and same_machine(attachment, node) is None:
-            return _unwanted(pair, attachment, state, reads, why)
-        return Decision(Delete(kind=ATTACHMENTS, target=attachment, why=why, exact=False))
+        # Another machine has the node's name now, and does not have the volume.
+        return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
     if not attachment.status.attached:
         return _awaited(attachment, volume, users, state.cluster)
     if node is None or not is_managed(node) or pair.volume in listed_volumes(node):
@@ -221,9 +217,7 @@ def _of_former_machine(attachment: VolumeAttachment, node: Node, unique: str) ->
     return same is False
 
 
-def _unwanted(
-    pair: Pair, attachment: VolumeAttachment, state: AttachDetachState, reads: LiveReads, why: str = ""
-) -> Decision:
+def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState, reads: LiveReads) -> Decision:
     if attachment.terminating:
         reason = f"attacher {attachment.spec.attacher} is detaching it"
         error = attachment.status.detach_error
@@ -240,7 +234,7 @@ def _unwanted(
         return Decision(Wait(reason=f"the report of node {pair.node} still lists it"))
     if not forced and pair.key not in state.withdrawn and not reads.has(NODES, pair.node):
         return Decision(Read(NODES, pair.node, why="does its kubelet use the volume?"))
-    why = why or f"no pod needs it on {pair.node}" + (f"; forced: {forced}" if forced else "")
+    why = f"no pod needs it on {pair.node}" + (f"; forced: {forced}" if forced else "")
     return Decision(Delete(kind=ATTACHMENTS, target=attachment, why=why, exact=False), forced=forced)
 
 

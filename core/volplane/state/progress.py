@@ -343,9 +343,7 @@ class Progress:
     """By name of the attachment that each should have."""
 
     def intent_seen(self, claim_uid: str, intent: ClaimIntent) -> None:
-        """Take over the record that a claim carries now. What hooks returned, or still return, of another asset than
-        the record's is dropped.
-        """
+        """Take over the record that a claim carries now; what hooks return of another asset than that one's is lost."""
         known = self.claims.track(claim_uid)
         former = known.intent or intent
         if (intent.driver, intent.generation) != (former.driver, former.generation):
