@@ -313,15 +313,16 @@ async def test_a_stream_that_falls_silent_is_said(tmp_path: Path) -> None:
 
     async with listening(silent) as url, transport_to(tmp_path, url) as transport:
         seen: list[bytes] = []
-        with pytest.raises(ApiUnavailable, match="GET /x fell silent"):
+        with pytest.raises(ApiUnavailable, match="GET /x fell silent") as caught:
             await read_lines(transport, seen, quiet=0.4)
         assert seen == [b"one"]
+        assert caught.value.status == 0
 
 
 async def test_a_stream_that_breaks_off_is_said(tmp_path: Path) -> None:
     server = Server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\none\n\r\n", per_connection=1)
     async with listening(server) as url, transport_to(tmp_path, url) as transport:
-        with pytest.raises(ApiUnavailable, match="GET /x broke off"):
+        with pytest.raises(ApiUnavailable, match="GET /x broke off: the connection was closed"):
             await read_lines(transport, [])
 
 
@@ -492,6 +493,16 @@ def test_the_way_to_the_proxy_may_have_tls_too(loop: str, tmp_path: Path, monkey
 
     run_in(loop, main())
     assert len(proxy.tunnels) == 1
+
+
+async def test_behind_a_proxy_too_a_server_is_the_one_that_its_certificate_names(tmp_path: Path) -> None:
+    authority, proxy = Authority(tmp_path), Proxy()
+    async with guarded(authority) as server, listening(proxy) as between:
+        url = server.url.replace("127.0.0.1", "localhost")  # Its certificate has the address alone.
+        async with transport_to(tmp_path, url, **{"proxy-url": between}, **trusting(authority)) as transport:
+            with pytest.raises(ApiUnavailable, match="certificate"):
+                await ask(transport)
+        assert (len(proxy.tunnels), server.seen) == (1, [])
 
 
 async def test_a_server_without_tls_is_reached_through_a_proxy_too(tmp_path: Path) -> None:

@@ -252,3 +252,13 @@ async def test_what_nobody_asked_for_closes_the_connection() -> None:
     await asyncio.sleep(0.01)
     assert lost == [connection]
     assert not connection.usable
+
+
+async def test_who_waits_is_told_that_the_pool_was_closed() -> None:
+    pool = ConnectionPool(Server(most=0).connect)
+    pool._not_before = asyncio.get_running_loop().time() + 60.0
+    waiting = asyncio.ensure_future(pool.take(True))
+    await asyncio.sleep(0.01)
+    await pool.close()
+    with pytest.raises(BrokenOff, match="the transport is closed"):
+        await waiting

@@ -166,8 +166,9 @@ async def test_a_call_and_a_watch_that_cannot_connect_say_how_long_that_was_trie
     transport = HttpTransport(route, Credentials(Anonymous(), Identity()))
     for request in (Request(path="/version", seconds=30.0), Request(path="/version", seconds=4.0)):
         tried = f"no answer within {min(request.seconds, 10.0):g} s;"
-        with pytest.raises(ApiUnavailable, match=tried):
+        with pytest.raises(ApiUnavailable, match=tried) as caught:
             await transport.send(request)
+        assert caught.value.status == 0
         with pytest.raises(ApiUnavailable, match=tried):
             async with transport.stream(request):
                 pass
