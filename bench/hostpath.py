@@ -59,6 +59,8 @@ def pair(backend: HostPathBackend, number: int) -> tuple[float, float]:
     began = time.perf_counter()
     asset = backend.provision(request)
     made = time.perf_counter()
+    if isinstance(asset, InProgress):
+        raise TypeError(f"{request.name} has no source, and is not made at once")
     volume = VolumeIdentity(
         name=request.name,
         uid=f"pv-{number}",

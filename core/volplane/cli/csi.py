@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated
+from typing import Annotated, Literal
 
 from typer import BadParameter, Option
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Verbose, duration_option
-from volplane.cli.run import LogFormat
 from volplane.controller import logs
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
@@ -46,7 +45,7 @@ def csi(
     ] = True,
     concurrency: Annotated[int, Option(metavar="N", min=1, help="Hooks that change something and run at once.")] = 10,
     timeout: Annotated[float, duration_option("--timeout", says="Time of one hook.", default="2m", minimum=1)] = 120.0,
-    log_format: Annotated[LogFormat, Option("--log-format", help="How logs are written.")] = LogFormat.TEXT,
+    log_format: Annotated[Literal["text", "json"], Option("--log-format", help="How logs are written.")] = "text",
     verbose: Verbose = 0,
 ) -> None:
     """Serve a backend as a CSI driver, until SIGTERM or Ctrl-C."""
@@ -56,7 +55,7 @@ def csi(
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
             raise
         raise ConfigurationError('volplane csi needs gRPC: pip install "volplane[csi]"') from None
-    logs.configure(log_format.value, verbosity=verbose)
+    logs.configure(log_format, verbosity=verbose)
     logs.log_stray_errors()
     options = service.ServiceOptions(
         path=server.socket_path(endpoint),

@@ -6,7 +6,6 @@ on a file beside it is held first.
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import logging
 import os
@@ -120,8 +119,6 @@ def _behaviour(dispatch: Dispatch, method: str) -> Callable[[bytes, Any], Awaita
             return await dispatch.call(method, content, float("inf") if remaining is None else remaining)
         except CsiError as error:
             code, details = getattr(grpc.StatusCode, error.code), error.message
-        except asyncio.CancelledError:
-            raise
         await context.abort(code, details)
         raise AssertionError  # `abort` raises
 
