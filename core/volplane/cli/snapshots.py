@@ -145,6 +145,8 @@ class Made:
     text: str
     notes: Sequence[str] = ()
     """What it waits for."""
+    late: bool = False
+    """Whether it waits for a pod, too."""
 
 
 def restore(
@@ -162,7 +164,7 @@ def restore(
         list[str] | None,
         Option("--access-mode", metavar="MODE", help="May be repeated; default: those of the snapshot's claim."),
     ] = None,
-    wait: Annotated[bool, Option("--wait", help="Wait until the claim is bound, or say why it is not.")] = False,
+    wait: Annotated[bool, Option("--wait", help="Wait until it is bound, or needs only a pod that uses it.")] = False,
     timeout: Annotated[float, duration_option("--timeout", says="How long to wait.", default="5m")] = 300.0,
     http: ControllerAddress = "127.0.0.1:9809",
     kubeconfig: Kubeconfig = None,
@@ -175,24 +177,26 @@ def restore(
     wanted = Wanted(*keys_of(snapshot, claim, of), of_class, size, tuple(access_mode or ()))
     console = Console()
 
-    async def act() -> bool:
+    async def act() -> str:
         async with cluster_client(kubeconfig) as client:
             made = await make(client, wanted)
             console.done(made.text)
             for note in made.notes:
                 console.note(note)
-            if not wait:
-                return True
+            if wait and made.late:  # Whoever makes the pod may wait for this command.
+                with console.progress(f"waiting for snapshot {wanted.snapshot}"):
+                    ready = is_ready(await until(client, wanted.snapshot, is_ready, timeout))
+                return "can be used: a pod that uses it has it bound" if ready else ""
             with console.progress(f"waiting for claim {wanted.claim}"):
-                return await bound(client, wanted.claim, timeout)
+                return "is bound" if not wait or await bound(client, wanted.claim, timeout) else ""
 
-    if not asyncio.run(act()):
+    if not (reached := asyncio.run(act())):
         console.failed(f"claim {wanted.claim} is not bound yet")
         for reason in asyncio.run(_reasons(wanted.claim, http, kubeconfig)):
             console.sentence(reason)
         raise typer.Exit(1)
     if wait:
-        console.done(f"claim {wanted.claim} is bound")
+        console.done(f"claim {wanted.claim} {reached}")
 
 
 def keys_of(snapshot: str, claim: str, of: str = "") -> tuple[str, str]:
@@ -223,7 +227,12 @@ async def make(client: Client, wanted: Wanted) -> Made:
     if present is not None:
         if not _is_of(present, snapshot):
             raise _taken(present, wanted)
-        return Made(f"claim {present.key} of snapshot {snapshot.key} is there already", _waits_for(snapshot))
+        notes: tuple[str, ...] = ()
+        if present.status.phase != "Bound":
+            with suppress(VolplaneError):  # Its class may be gone.
+                notes = await _class(client, class_of_claim(present) or "")
+        text = f"claim {present.key} of snapshot {snapshot.key} is there already"
+        return Made(text, (*_waits_for(snapshot), *notes), late=bool(notes))
     body, notes = await body_of(client, wanted, snapshot)
     try:
         created = await _allowed(client.create(CLAIMS, body), "create persistentvolumeclaims", wanted)
@@ -234,7 +243,9 @@ async def make(client: Client, wanted: Wanted) -> Made:
     spec = created.spec
     size = format_bytes(whole_bytes(request_of(created)))
     what = f"{size}, {', '.join(spec.access_modes or ())}, class {class_of_claim(created)}"
-    return Made(f"claim {created.key} of snapshot {snapshot.key} is made: {what}", (*_waits_for(snapshot), *notes))
+    return Made(
+        f"claim {created.key} of snapshot {snapshot.key} is made: {what}", (*_waits_for(snapshot), *notes), bool(notes)
+    )
 
 
 async def _snapshot_of(client: Client, wanted: Wanted) -> VolumeSnapshot:

@@ -47,3 +47,23 @@ def test_a_claim_that_is_not_bound_in_time_is_explained_and_nothing_that_a_tenan
     assert "\x1b[2J" not in told.out + told.err
     assert main(["restore", "s", "--claim", "back", "-n", "../x", *here]) == 1
     assert 'namespace: "../x" cannot be the name of an object' in capsys.readouterr().err
+
+
+def test_waiting_ends_where_only_a_pod_is_missing(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def prepare() -> None:
+        async with cluster_client(Path(kubeconfig)) as client:
+            late = {"provisioner": "absent.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
+            await client.create(STORAGE_CLASSES, STORAGE_CLASSES.body(metadata={"name": "late"}, **late))
+            source = {"source": {"persistentVolumeClaimName": "data"}}
+            body = VOLUME_SNAPSHOTS.body(metadata={"name": "s", "namespace": "default"}, spec=source)
+            await client.create(VOLUME_SNAPSHOTS, body)
+            status = {"readyToUse": True, "restoreSize": "1Gi", "creationTime": "2026-01-01T00:00:00Z"}
+            await client.patch(VOLUME_SNAPSHOTS, "default/s", {"status": status}, subresource="status")
+
+    asyncio.run(prepare())
+    asked = ["restore", "s", "--claim", "back", "--class", "late", "--access-mode", "ReadWriteOnce", "--wait"]
+    for _ in range(2):  # The second time it is there already.
+        assert main([*asked, "--kubeconfig", kubeconfig]) == 0
+        told = capsys.readouterr()
+        assert "its class late makes volumes once a pod uses the claim" in told.out
+        assert "claim default/back can be used: a pod that uses it has it bound" in told.out
