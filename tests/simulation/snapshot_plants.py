@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 from msgspec.structs import replace as with_fields
 
 from simulation.planting import by_name, replace
-from volplane.controller.actions import Action, Settled
+from volplane.controller.actions import Action, Delete, Settled
 from volplane.drivers.driver import DriverView
 from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.objects import KubeObject, VolumeSnapshot, VolumeSnapshotContent
-from volplane.snapshots import contents, decide, operation, source
+from volplane.snapshots import contents, decide, operation, runs, source
 from volplane.snapshots.demand import demand_of
 from volplane.snapshots.operation import SnapshotOperations
 from volplane.snapshots.source import Wanted
@@ -110,6 +111,42 @@ def hold_the_source_for_ever(stack: ExitStack) -> None:
     replace(stack, decide, "swept", lambda *_: None)
 
 
+def begin_a_run_while_the_last_one_is_under_way(stack: ExitStack) -> None:
+    """Take a snapshot when it is due, whatever has become of the last one."""
+    replace(stack, runs, "is_under_way", lambda _snapshot: False)
+
+
+def count_snapshots_that_are_not_ready(stack: ExitStack) -> None:
+    """Keep as many as the schedule says, ready or not."""
+    replace(stack, runs, "is_good", lambda snapshot: not snapshot.terminating)
+
+
+def delete_the_last_good_one_by_its_age(stack: ExitStack) -> None:
+    """Delete all that are old."""
+
+    def too_many(it: Any) -> Any:
+        old = (each for each in it.good if it.now - runs._moment(each) > timedelta(seconds=it.schedule.max_age))
+        return ((each, "old") for each in old if it.schedule.max_age)
+
+    def delete(_it: Any, snapshot: VolumeSnapshot, why: str, _reads: Any) -> Action:
+        return Delete(kind=VOLUME_SNAPSHOTS, target=snapshot, why=why)
+
+    replace(stack, runs, "_too_many", too_many)
+    replace(stack, runs, "_delete", delete)
+
+
+def take_a_snapshot_again_that_is_gone(stack: ExitStack) -> None:
+    """Take the snapshot of the last run again, whoever has deleted it."""
+
+    follow = runs._follow
+
+    def followed(it: Any, reads: Any, free: Any) -> Any:
+        lost = bool(it.record.snapshot) and it.last is None
+        return follow(it._replace(record=with_fields(it.record, made=False)) if lost else it, reads, free)
+
+    replace(stack, runs, "_follow", followed)
+
+
 SNAPSHOT_PLANTS = by_name(
     cut_again_when_the_content_is_lost,
     release_the_claim_before_the_cut,
@@ -119,4 +156,8 @@ SNAPSHOT_PLANTS = by_name(
     restore_from_an_unready_snapshot,
     take_no_answer_for_none,
     hold_the_source_for_ever,
+    begin_a_run_while_the_last_one_is_under_way,
+    count_snapshots_that_are_not_ready,
+    delete_the_last_good_one_by_its_age,
+    take_a_snapshot_again_that_is_gone,
 )

@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from volplane._messages import sanitize
 from volplane.drivers.parameters import check
 from volplane.kube import names
 from volplane.kube.objects import Claim, StorageClass, VolumeSnapshot, timestamp
@@ -105,7 +106,8 @@ def read_schedule(text: str) -> Schedule | str:
     found = _read(text)
     if isinstance(found, Schedule):
         return found
-    return f'{names.SNAPSHOT_SCHEDULE} is {text!a}: {found}; an example: "0 3 * * *; keep=7; time-zone=Europe/Berlin"'
+    example = '"0 3 * * *; keep=7; time-zone=Europe/Berlin"'
+    return f"{names.SNAPSHOT_SCHEDULE} is {text!a}: {sanitize(found)}; an example: {example}"
 
 
 def suspended(claim: Claim, storage_class: StorageClass | None) -> bool | str:

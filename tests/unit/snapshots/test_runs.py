@@ -280,6 +280,7 @@ def test_a_suspended_schedule_neither_takes_nor_deletes() -> None:
         ("every night; keep=7", "has 2 fields; give five"),
         ("", "add keep=7"),
         ("x" * 600, "500 are allowed"),
+        ("\u202e; keep=1", "\\u202e"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_key_value_and_what_would_be_right(text: str, told: str) -> None:

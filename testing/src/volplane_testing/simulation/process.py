@@ -236,7 +236,7 @@ class Process:
                 {"provisioner", "expander", "assigner", "capacity"}
                 | ({"binder", "reclaimer", "protection"} if installation.binds else set())
                 | ({"attacher", "attach-detach"} if parts.attaches else set())
-                | ({"snapshot-controller", "snapshotter"} if parts.cuts else set())
+                | ({"snapshot-controller", "snapshotter", "snapshot-scheduler"} if parts.cuts else set())
             ),
             cluster_id=CLUSTER_ID,
             namespace=installation.namespace,

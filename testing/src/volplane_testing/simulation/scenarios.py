@@ -42,7 +42,8 @@ class Scenario:
     in another notation. damaged: Leases and marks of terms whose numbers are damaged. reused: claims whose volumes are
     restored under their names or attached twice, and nodes that are registered again. hostile: claims whose tenant
     writes all that may be written; hooks are cancelled, too. trash: claims for whose kept volumes
-    somebody asks. snapshots: claims of which snapshots are cut. alone: only the name of the scenario chooses it.
+    somebody asks. snapshots: claims of which snapshots are cut. scheduled: runs in which claims have schedules, too.
+    alone: only the name of the scenario chooses it.
     """
 
     claims: tuple[int, int] = (2, 5)
@@ -77,6 +78,7 @@ class Scenario:
     reused: float = 0.0
     trash: float = 0.0
     snapshots: float = 0.0
+    scheduled: float = 0.0
     alone: bool = False
 
 
@@ -256,6 +258,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "snapshots": Scenario(
         alone=True,
         snapshots=0.9,
+        scheduled=0.4,
         trash=0.3,
         claims=(2, 4),
         static=(0, 0),

@@ -17,6 +17,7 @@ from volplane_testing.simulation.names_used_again import write_names_used_again
 from volplane_testing.simulation.network import NetworkFaults
 from volplane_testing.simulation.nodes import NODES, PodFaults
 from volplane_testing.simulation.scenarios import ALPHA, BETA, CLASSES, SCENARIOS, Scenario
+from volplane_testing.simulation.scheduled_snapshots import write_schedules
 from volplane_testing.simulation.server_faults import write_proxies
 from volplane_testing.simulation.snapshots import write_snapshots
 from volplane_testing.simulation.tenants import write_hostility
@@ -108,6 +109,7 @@ class _Writer:
         write_hostility(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.hostile, end)
         write_trash(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.trash, end)
         write_snapshots(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.snapshots, end)
+        write_schedules(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.scheduled, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
         write_proxies(self._do, f"{self._seed} {self._name}", end)

@@ -21,6 +21,7 @@ from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.run_context import CLUSTER_ID, RunContext
 from volplane_testing.simulation.safety import BEGAN, FRESH
 from volplane_testing.simulation.scenarios import ALPHA
+from volplane_testing.simulation.scheduled_snapshots import ScheduledSnapshots
 
 __all__ = ["Snapshots", "write_snapshots"]
 
@@ -54,6 +55,7 @@ class Snapshots:
     """Its `actions` are the `what` of actions. Does nothing where no backend makes snapshots."""
 
     def __init__(self, run_context: RunContext, backends: Mapping[str, SimulatedBackend]) -> None:
+        self._scheduled = ScheduledSnapshots(run_context)
         self.actions: Mapping[str, Callable[..., Coroutine[Any, Any, None] | None]] = {
             "cut": self.cut,
             "end_snapshot": self.end_snapshot,
@@ -66,6 +68,7 @@ class Snapshots:
             "make_of": self.make_of,
             "write_data": self.write_data,
             "offer_volume": self.offer,
+            **self._scheduled.actions,
         }
         self._view = run_context.view
         self._disks = run_context.disks
@@ -471,6 +474,7 @@ class Snapshots:
 
     def recover(self) -> None:
         """Take back claims for which nothing can be made, at once or later: they would wait without end."""
+        self._scheduled.recover()
         if self._cutting:
             asyncio.get_running_loop().call_later(_GIVEN_UP, self._give_up)
 
