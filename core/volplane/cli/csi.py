@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import BadParameter, Option
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Verbose, duration_option
+from volplane.cli.framework.options import LogFormat, Verbose, duration_option
 from volplane.controller import logs
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import Driver
@@ -45,7 +45,7 @@ def csi(
     ] = True,
     concurrency: Annotated[int, Option(metavar="N", min=1, help="Hooks that change something and run at once.")] = 10,
     timeout: Annotated[float, duration_option("--timeout", says="Time of one hook.", default="2m", minimum=1)] = 120.0,
-    log_format: Annotated[Literal["text", "json"], Option("--log-format", help="How logs are written.")] = "text",
+    log_format: LogFormat = "text",
     verbose: Verbose = 0,
 ) -> None:
     """Serve a backend as a CSI driver, until SIGTERM or Ctrl-C."""

@@ -16,6 +16,7 @@ from volplane.cli.framework.options import (
     ConfigFile,
     Controllers,
     Kubeconfig,
+    LogFormat,
     OurNamespace,
     Verbose,
     duration_option,
@@ -89,7 +90,7 @@ def run(
     unused_condition: Annotated[
         bool, Option("--unused-condition", help="Keep the condition Unused of claims.")
     ] = False,
-    log_format: Annotated[Literal["text", "json"], Option("--log-format", help="How logs are written.")] = "text",
+    log_format: LogFormat = "text",
     verbose: Verbose = 0,
 ) -> None:
     """Run the controllers until SIGTERM or Ctrl-C.

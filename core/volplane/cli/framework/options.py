@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from typer import Option
@@ -38,6 +38,7 @@ Controllers = Annotated[
 ]
 OurNamespace = Annotated[str, Option(metavar="NAME", help="Namespace of the lease, the sealing key and scrubber pods.")]
 OutputFormat = Annotated[Output, Option("--output", "-o", help="How the result is written.")]
+LogFormat = Annotated[Literal["text", "json"], Option("--log-format", help="How logs are written.")]
 Verbose = Annotated[int, Option("--verbose", "-v", count=True, help="Log more; twice: everything.", show_default=False)]
 
 
