@@ -71,6 +71,8 @@ class Bridge:
         held = flight.operation.held
         before = len(held)
         try:
+            if flight.abandoned:
+                raise OutcomeUnknown(f"{request.hook} waited for others, and nobody asks for it any more")
             return await self.calls.call(self.view, request)
         finally:
             if len(held) > before and not held[-1].done():

@@ -26,8 +26,8 @@ from volplane.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
-LONGEST_PATH: Final = 107
-"""Bytes of the path of a socket, by the kernel."""
+LONGEST_PATH: Final = 106
+"""Bytes of the path of a socket: one less than the kernel takes, for the name under which it is made."""
 _OPTIONS: Final = (
     # Larger messages would be answered RESOURCE_EXHAUSTED, which sidecars take for final; `dispatch` refuses them.
     ("grpc.max_receive_message_length", -1),
@@ -53,7 +53,7 @@ def socket_path(endpoint: str) -> Path:
 
 @contextmanager
 def owned(path: Path) -> Iterator[None]:
-    """Hold the lock of a socket's path, without a socket there that a dead process left.
+    """Hold the lock of a socket's path. A socket that a dead process left there is replaced.
 
     Raises ConfigurationError if another process serves there, or something else is in the way.
     """
@@ -73,18 +73,23 @@ def owned(path: Path) -> Iterator[None]:
             mode = 0
         if mode and not stat.S_ISSOCK(mode):
             raise ConfigurationError(f"{path} is no socket; remove it, or choose another endpoint")
-        if mode:
-            path.unlink()
         yield
     finally:
         os.close(fd)
 
 
 class Server:
-    """Serves a bridge on a path of which the lock is held."""
+    """Serves a bridge on a path of which the lock is held.
+
+    The library removes the path that it has listened on, whoever is there by then. So it gets another name, and the
+    socket is moved into its place.
+    """
 
     def __init__(self, dispatch: Dispatch, path: Path) -> None:
         self._path = path
+        self._hidden = path.with_name(f"{path.name}~")
+        self._mark: tuple[int, int] | None = None
+        """Device and inode of the socket."""
         self._server = grpc.aio.server(options=_OPTIONS)
         for service, methods in SERVICES.items():
             served = {
@@ -100,16 +105,29 @@ class Server:
         """Listen. The socket is for the user of this process alone, whatever the rights of its directory."""
         before = os.umask(0o177)
         try:
-            self._server.add_insecure_port(f"unix:{self._path}")
-        except RuntimeError as error:
+            self._hidden.unlink(missing_ok=True)
+            self._server.add_insecure_port(f"unix:{self._hidden}")
+            self._mark = _mark(self._hidden)
+        except (OSError, RuntimeError) as error:
             raise ConfigurationError(f"{self._path} cannot be listened on: {error}") from None
         finally:
             os.umask(before)
         await self._server.start()
+        self._hidden.rename(self._path)
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, and wait for those that run."""
+        if self._mark is not None and _mark(self._path) == self._mark:
+            self._path.unlink()
         await self._server.stop(grace)
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _behaviour(dispatch: Dispatch, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:

@@ -32,6 +32,8 @@ LARGEST_GENERATION: Final = 1000
 _OF_CLAIM: Final = re.compile(r"[a-z0-9-]*-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Names that end with a uid, so that nobody asks for them again after a deletion."""
 _REMEMBERED: Final = 10_000
+_OLD_VIEW: Final = 3600.0
+"""Seconds by which a caller's view of the cluster may be old."""
 NAMESPACE: Final = "csi"
 """In the place of a claim's namespace where the caller names no claim."""
 
@@ -83,7 +85,8 @@ class Volumes:
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         self._doubts = Doubts(bridge)
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, float] = OrderedDict()
+        """Name -> loop time of its deletion."""
 
     async def create(self, request: Any, digest: bytes, seconds: float) -> Any:
         name = asset_name(request.name)
@@ -92,7 +95,7 @@ class Volumes:
         )
 
     async def _create(self, flight: Flight, name: str, request: Any) -> Any:
-        if name in self._deleted:
+        if self._was_deleted(name):
             # A caller whose view is old asks for what it has had deleted; nobody would ever delete it again.
             raise CsiError("FAILED_PRECONDITION", f"volume {name} was deleted: it is not made again")
         wanted = read_capabilities(request.volume_capabilities)
@@ -275,10 +278,15 @@ class Volumes:
             bridge.flights.also(flight, f"name {name}")
             await bridge.finish(flight, DeleteRequest(context=bridge.context(), volume=identity_of(seen)))
             if _OF_CLAIM.fullmatch(name):
-                self._deleted[name] = None
+                self._deleted[name] = asyncio.get_running_loop().time()
+                self._deleted.move_to_end(name)
                 while len(self._deleted) > _REMEMBERED:
                     self._deleted.popitem(last=False)
         return build("DeleteVolumeResponse")
+
+    def _was_deleted(self, name: str) -> bool:
+        deleted = self._deleted.get(name)
+        return deleted is not None and asyncio.get_running_loop().time() - deleted < _OLD_VIEW
 
     def _refuse_others(self, seen: ListedAsset) -> None:
         if not self._bridge.is_ours(seen):

@@ -275,6 +275,8 @@ async def test_the_volume_of_a_deleted_claim_is_not_made_again() -> None:
         await csi.delete(volume.volume_id)
         await csi.refused("FAILED_PRECONDITION", "CreateVolume", **csi.demand(f"pvc-{UID}"))
         assert await csi.ids() == []
+        await asyncio.sleep(3601.0)
+        assert (await csi.create(f"pvc-{UID}")).volume_id == "memory-2", "a cluster that was restored may want it"
 
 
 # --- owners and ids -----------------------------------------------------------------------------------------------

@@ -116,18 +116,31 @@ async def test_a_living_server_is_not_replaced(directory: Path) -> None:
         assert list(memory.assets) == ["pvc-1"]
 
 
-def test_the_socket_of_a_dead_server_is_replaced_and_nothing_else_is(directory: Path) -> None:
+def test_what_is_no_socket_is_not_replaced(directory: Path) -> None:
     path = directory / "csi.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     with owned(path):
-        assert not path.exists()
+        pass
+    path.unlink()
     path.write_text("of somebody")
     with pytest.raises(ConfigurationError, match="no socket"), owned(path):
         pass
     assert path.read_text() == "of somebody"
     with pytest.raises(ConfigurationError, match="must exist"), owned(directory / "missing" / "csi.sock"):
         pass
+
+
+async def test_the_socket_of_a_dead_server_is_replaced_and_that_of_another_program_stays(directory: Path) -> None:
+    path = directory / "csi.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as other:
+        async with served(path, MemoryStorage()), calling(path) as call:
+            assert (await call("GetPluginInfo")).name == "memory.volplane.dev"
+            path.unlink()
+            other.bind(str(path))
+        assert path.exists(), "it is not ours any more"
 
 
 def test_an_endpoint_is_a_path_on_this_machine() -> None:
