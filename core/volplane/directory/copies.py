@@ -421,12 +421,16 @@ class TreeCopy(Generic[P]):
             self._down(_Place(name), empty=name in frame.made)
         elif frame.following is not None:
             frame.cookie, frame.loaded = frame.following, False
-        elif self.checking and frame.side is Side.SOURCE:
+        elif self.checking and frame.side is Side.SOURCE and self._changed(frame):
             frame.side, frame.cookie, frame.loaded = Side.COPY, 0, False
         else:
             self._finish(_open(frame))
             self._up()
         return True
+
+    def _changed(self, frame: _Frame[P]) -> bool:
+        """Return whether entries may have come to a directory, or gone, since the copy was begun."""
+        return self.trees.status(_open(frame), Side.SOURCE).changed > self._since
 
     def _finish(self, pair: P) -> None:
         """Give a directory its attributes, unless it has them."""

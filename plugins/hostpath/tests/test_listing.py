@@ -92,5 +92,6 @@ def test_the_driver_describes_itself(site: Any) -> None:
         "consistency",
         "verify",
         "quota",
+        "subvolume",
     }
     assert not any("root" in parameter.name.lower() for parameter in info.parameters.parameters)

@@ -27,6 +27,7 @@ from volplane.directory import (
     encode_fields,
 )
 from volplane.directory.snapshots import CONTENT
+from volplane_hostpath import subvolumes
 from volplane_hostpath.capacity import Space, human
 from volplane_hostpath.copy_trees import DATA, LINKS, OLD, LocalTrees, Pair
 from volplane_hostpath.dirfd import (
@@ -169,6 +170,15 @@ class Copies:
     def forget(self, key: str) -> None:
         """Forget a copy that is removed."""
         self._works.pop(key, None)
+
+
+def clone(root: Root, key: str, source: Source, deadline: Deadline, *, read_only: bool) -> None:
+    """Make the directory of a copy of a subvolume of btrfs, which is whole at once: it is of one moment."""
+    if not discard(root, key, deadline):
+        raise Unavailable(f"what an earlier attempt left of {key} is being removed")
+    os.mkdir(key, 0o700, dir_fd=root.directory(COPIES))
+    with open_copy(root, key) as container:
+        subvolumes.snapshot(source.fd, container, DATA, read_only=read_only)
 
 
 def begin(

@@ -29,6 +29,7 @@ from volplane import (
     ResourceExhausted,
     Segment,
     Unavailable,
+    Unsupported,
     VolumeSource,
 )
 from volplane.directory import CopyParameters, Handle, require_unchanged
@@ -37,6 +38,7 @@ from volplane_hostpath.copies import (
     Copies,
     Source,
     begin,
+    clone,
     discard,
     open_copy,
     take_away_leftovers,
@@ -68,6 +70,7 @@ from volplane_hostpath.parent_directories import (
 from volplane_hostpath.project_quotas import REQUIRED, choose_number, limit_directory, unsupported
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.settings import HOST_PATH, Settings
+from volplane_hostpath.subvolumes import create, is_btrfs, is_subvolume
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +211,16 @@ def fill_volume(
     """
     key, deadline = marker.entry, Deadline(context)
     try:
+        if marker.demand.get("subvolume"):
+            _clone_subvolume(root, marker, source, deadline)
+            _move_copy(root, index, waits, marker, context)
+            return None
         begin(root, key, source.handle, deadline, lambda fd: _set_limit(root, marker, fd))
         done = copies.work(root, key, source, parameters, context)
         if isinstance(done, InProgress):
             return done
         require_unchanged(done, parameters, source.label)
-        with open_copy(root, key) as container:
-            with closing(open_directory(DATA, container, root.mount, label=root.path)) as fd:
-                _set_owner(marker, fd)
-            take_away_leftovers(root, container, deadline)
-            waits.wait(root, [(container, DATA), (container, ""), *_first_targets(root, marker)])
-            _rename_into_place(root, index, marker, context, staged=(container, DATA))
-        discard(root, key, deadline)
+        _move_copy(root, index, waits, marker, context)
     except Exception as error:
         if isinstance(error, Unavailable) or (isinstance(error, OSError) and error.errno not in NO_SPACE):
             raise
@@ -229,6 +230,27 @@ def fill_volume(
             raise without_space(root, error, doing=f"fill {marker.name}", removed=undone) from error
         raise
     return None
+
+
+def _clone_subvolume(root: Root, marker: VolumeMarker, source: Source, deadline: Deadline) -> None:
+    if not is_subvolume(root, source.fd):
+        raise Unsupported(
+            f"{source.label} is no subvolume: make the copy with a class without the parameter subvolume",
+            nothing_done=True,
+        )
+    clone(root, marker.entry, source, deadline, read_only=False)
+
+
+def _move_copy(root: Root, index: VolumeIndex, waits: DiskWaits, marker: VolumeMarker, context: Context) -> None:
+    """Move a whole copy to its place, on the disk; remove what only its making needed."""
+    deadline = Deadline(context)
+    with open_copy(root, marker.entry) as container:
+        with closing(open_directory(DATA, container, root.mount, label=root.path)) as fd:
+            _set_owner(marker, fd)
+        take_away_leftovers(root, container, deadline)
+        waits.wait(root, [(container, DATA), (container, ""), *_first_targets(root, marker)])
+        _rename_into_place(root, index, marker, context, staged=(container, DATA))
+    discard(root, marker.entry, deadline)
 
 
 def _first_targets(root: Root, marker: VolumeMarker) -> list[Target]:
@@ -253,7 +275,7 @@ def _marker_targets(root: Root, marker: VolumeMarker) -> list[Target]:
 def _stage_again(root: Root, index: VolumeIndex, marker: VolumeMarker, context: Context) -> None:
     """Prepare the directory in tmp of a volume whose marker an earlier call wrote."""
     if not entry_exists(marker.entry, root.directory(TMP)):
-        os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
+        _make_empty(root, marker)
     _set_limit_owner_and_mode(root, marker)
     with index.open(root, Deadline(context).remaining(), context.log):
         try:
@@ -324,11 +346,21 @@ def _with_project(root: Root, marker: VolumeMarker) -> VolumeMarker:
 
 def _make_directory(root: Root, marker: VolumeMarker) -> None:
     try:
-        os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
+        _make_empty(root, marker)
     except FileExistsError:
         discard_staged(root, marker.name)
-        os.mkdir(marker.entry, 0o700, dir_fd=root.directory(TMP))
+        _make_empty(root, marker)
     _set_limit_owner_and_mode(root, marker)
+
+
+def _make_empty(root: Root, marker: VolumeMarker) -> None:
+    tmp = root.directory(TMP)
+    if not marker.demand.get("subvolume"):
+        os.mkdir(marker.entry, 0o700, dir_fd=tmp)
+    elif is_btrfs(root):
+        create(tmp, marker.entry)
+    else:
+        raise Unsupported(f"parameter subvolume: root {root.path} is not on btrfs; take the parameter out of the class")
 
 
 def _set_limit_owner_and_mode(root: Root, marker: VolumeMarker) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from volplane import PermissionDenied, VolumeInUse
+from volplane_hostpath import subvolumes
 from volplane_hostpath.dirfd import NotADirectory, open_directory, suppress_errno
 from volplane_hostpath.errors import NO_SPACE, printable
 from volplane_hostpath.mounts import MountIdentity
@@ -100,6 +101,20 @@ class _Removal:
                 self._unlink(frame, entry.name)
         except PermissionDenied as error:
             self._problem = error  # it keeps nothing else
+        except OSError as error:
+            if error.errno != errno.EROFS or not self._destroyed():
+                raise
+
+    def _destroyed(self) -> bool:
+        """Remove the subvolume of btrfs in which the walk is, which may be read-only; False if it is in none."""
+        for index in range(len(self._stack) - 1, 0, -1):
+            if subvolumes.destroy(self._stack[index - 1].fd, self._stack[index].name):
+                for frame in self._stack[index:]:
+                    frame.close()
+                del self._stack[index:]
+                self._removed += 1
+                return True
+        return False
 
     def _ascend(self, frame: _Frame) -> None:
         """Remove the directory after all its entries were read, unless it has new ones."""

@@ -124,6 +124,14 @@ class ClassParameters(CopyParameters, KeptDirectoryParameters):
         ),
     ] = NONE
 
+    subvolume: Annotated[
+        bool,
+        Param(
+            "The directory is a subvolume of btrfs: its snapshots and clones are of one moment, take no time and "
+            "share blocks. On another file system no volume is made."
+        ),
+    ] = False
+
     @classmethod
     def of(cls, parameters: Mapping[str, Any], settings: Settings) -> ClassParameters:
         """Return the class's parameters with the driver's defaults; raises `InvalidArgument`."""
@@ -138,7 +146,8 @@ class ClassParameters(CopyParameters, KeptDirectoryParameters):
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values."""
-        return {**super().demand(request), "volume_type": self.volume_type, "quota": self.quota}
+        own = {"volume_type": self.volume_type, "quota": self.quota, "subvolume": self.subvolume}
+        return {**super().demand(request), **own}
 
 
 PARAMETERS = ParameterSchema.of(ClassParameters)

@@ -41,6 +41,7 @@ from volplane_hostpath.copies import (
     Copies,
     Source,
     begin,
+    clone,
     discard,
     open_copy,
     refuse_too_large,
@@ -64,6 +65,7 @@ from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.root import COPIES, SNAPSHOTS, TRASH, Root
 from volplane_hostpath.static_volumes import static_path
+from volplane_hostpath.subvolumes import is_subvolume
 from volplane_hostpath.trash import empty_trash, refuse_mounts_below, remove_or_move
 
 MARKER = "marker"
@@ -200,8 +202,13 @@ class Snapshots:
         deadline = Deadline(context)
         with open_volume(root, self._index, request.volume, context) as source:
             try:
-                begin(root, name, source.handle, deadline)
-                done = self._copies.work(root, name, source, parameters, context)
+                done: CopyCounts | InProgress
+                if is_subvolume(root, source.fd):
+                    clone(root, name, source, deadline, read_only=True)
+                    done = CopyCounts()
+                else:
+                    begin(root, name, source.handle, deadline)
+                    done = self._copies.work(root, name, source, parameters, context)
                 if isinstance(done, InProgress):
                     return done
                 require_unchanged(done, parameters, source.label)

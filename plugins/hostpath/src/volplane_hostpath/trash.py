@@ -7,12 +7,14 @@ from contextlib import suppress
 
 from volplane import VolumeInUse
 from volplane.directory import CONTROL
+from volplane_hostpath import subvolumes
 from volplane_hostpath.dirfd import closing, open_directory
 from volplane_hostpath.errors import NO_SPACE, printable
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.mounts import mounts_below, mounts_of
 from volplane_hostpath.rmtree import empty_directory
 from volplane_hostpath.root import TRASH, Root
+from volplane_hostpath.subvolumes import is_btrfs
 
 
 def refuse_mounts_below(root: Root, fd: int, label: str) -> None:
@@ -42,6 +44,8 @@ def remove_or_move(root: Root, name: str, parent: int, key: str, deadline: Deadl
     except OSError:
         pass  # Usually not empty.
     else:
+        return True
+    if is_btrfs(root) and subvolumes.destroy(parent, name):
         return True
     try:
         _move_into_trash(root, name, parent, key)
