@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
+import shutil
+import signal
+import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +31,7 @@ from volplane import (
     SnapshotIdentity,
     SnapshotOwnership,
     SnapshotRequest,
+    Unsupported,
     VolumeInUse,
 )
 from volplane_hostpath import copies
@@ -320,3 +329,166 @@ def test_a_static_volume_is_copied_too(cutting: Cutting) -> None:
     snapshot = cutting.cut(site.static(by_hand))
     restored = cutting.provision("u2", source_snapshot=snapshot.handle)
     assert contents(site.path(restored)) == {"file": "of a person"}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("round_", range(5))
+def test_a_copy_survives_a_hundred_kills(cutting: Cutting, round_: int) -> None:
+    """In five rounds of at least 20; each process works as the core lets it, and leaves nothing in memory."""
+    site = cutting.site
+    asset = site.provision()
+    chance = random.Random(round_)
+    for number in range(3_000):
+        below = site.path(asset) / f"d{number % 40}" / f"e{number % 7}"
+        below.mkdir(parents=True, exist_ok=True)
+        (below / f"f{number}").write_text(f"{number}" * (number % 50))
+        if number % 10 == 0:
+            os.link(below / f"f{number}", below / f"g{number}")
+    (site.path(asset) / "large").write_bytes(os.urandom(20 * MIB))
+    before, kills = contents_and_times(site.path(asset)), 0
+    while kills < 20:
+        child = os.fork()
+        if not child:
+            with suppress(BaseException):
+                again = Cutting(site.again())
+                again.cut(site.volume(asset))
+            os._exit(0)
+        time.sleep(chance.uniform(0.0, 0.15))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        kills += os.WIFSIGNALED(status)
+        if isinstance(cutting.find(), Snapshot):
+            cutting.drop(cutting.find())
+    snapshot = cutting.cut(site.volume(asset))
+    assert snapshot.state == ""
+    assert contents_and_times(site.root / ".volplane/snapshots/snapshot-s1/data") == before
+    assert staged(site) == []
+
+
+def contents_and_times(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path in directory.rglob("*"):
+        status = path.stat()
+        content = hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b""
+        links = status.st_nlink if path.is_file() else 0
+        found[str(path.relative_to(directory))] = content, status.st_mtime_ns, status.st_mode, links
+    return found
+
+
+@pytest.mark.soak
+def test_a_tenant_who_moves_everything_all_the_time_harms_only_the_own_copy(cutting: Cutting, tmp_path: Path) -> None:
+    site = cutting.site
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file0").write_text("of others")
+    asset = site.provision()
+    top = site.path(asset)
+    site.grow(top, depth=4)
+    over = threading.Event()
+
+    def attack() -> None:
+        chance = random.Random(1)
+        while not over.is_set():
+            one = top.joinpath(*(f"dir{chance.randrange(3)}" for _ in range(chance.randrange(1, 4))))
+            with suppress(OSError):
+                one.rename(top / "dir0" / f"moved{chance.randrange(100)}")
+            with suppress(OSError):
+                one.symlink_to(outside)
+            with suppress(OSError):
+                (one.parent / "file0").unlink()
+                (one.parent / "file0").symlink_to(outside / "file0")
+            with suppress(OSError):
+                if one.is_symlink():
+                    one.unlink()
+                site.grow(one.parent / f"new{chance.randrange(10**9)}", depth=1)
+
+    tenant = threading.Thread(target=attack)
+    tenant.start()
+    try:
+        for number in range(30):
+            snapshot = cutting.cut(site.volume(asset), f"s{number}")
+            data = site.root / f".volplane/snapshots/snapshot-s{number}/data"
+            for above, _, files in os.walk(data):
+                for name in files:
+                    path = Path(above, name)
+                    assert path.is_symlink() or path.read_text() == "x"
+            cutting.drop(snapshot, f"s{number}")
+    finally:
+        over.set()
+        tenant.join()
+    assert (outside / "file0").read_text() == "of others"
+
+
+@pytest.fixture(params=["xfs", "btrfs"])
+def sharing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A small file system at tmp_path/disk on which files can share blocks."""
+    yield from file_system(request.param, tmp_path)
+
+
+@pytest.fixture
+def btrfs(tmp_path: Path) -> Iterator[Path]:
+    yield from file_system("btrfs", tmp_path)
+
+
+def file_system(kind: str, directory: Path) -> Iterator[Path]:
+    point, image = directory / "disk", directory / "image"
+    point.mkdir()
+    image.touch()
+    os.truncate(image, 400 * MIB)
+    mkfs = shutil.which(f"mkfs.{kind}")
+    if mkfs is None or os.geteuid() != 0:
+        pytest.skip(f"mkfs.{kind} is not installed, or this is not root")
+    made = subprocess.run([mkfs, "-q", str(image)], check=False, capture_output=True).returncode
+    if made or subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=False).returncode:
+        pytest.skip("mount(2) is not allowed here")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+def test_a_copy_takes_no_space_where_blocks_can_be_shared(new_site: Any, sharing: Path) -> None:
+    site = new_site(sharing, overcommit_percent=1000, adopt_root=True).start()
+    cutting = Cutting(site)
+    asset = site.provision()
+    (site.path(asset) / "large").write_bytes(os.urandom(100 * MIB))
+    os.sync()
+    for number in range(5):  # 500 MiB on a disk of 400.
+        snapshot = cutting.cut(site.volume(asset), f"s{number}")
+    restored = cutting.provision("u2", source_snapshot=snapshot.handle)
+    assert (site.path(restored) / "large").read_bytes() == (site.path(asset) / "large").read_bytes()
+
+
+def test_a_snapshot_of_a_subvolume_is_of_one_moment_and_deleted_like_others(new_site: Any, btrfs: Path) -> None:
+    site = new_site(btrfs, overcommit_percent=1000, adopt_root=True).start()
+    cutting = Cutting(site)
+    demand: dict[str, Any] = {"parameters": {"subvolume": True, "gid": 7}}
+    asset = site.provision(**demand)
+    assert site.path(asset).stat().st_ino == 256
+    site.grow(site.path(asset))
+    before = contents(site.path(asset))
+    snapshot = cutting.cut(site.volume(asset), consistency="strict")
+    (site.path(asset) / "file0").write_text("written later")
+    data = site.root / ".volplane/snapshots/snapshot-s1/data"
+    with pytest.raises(OSError, match="Read-only"):
+        (data / "file0").write_text("written into a snapshot")
+    restored = cutting.provision("u2", source_snapshot=snapshot.handle, **demand)
+    assert site.path(restored).stat().st_ino == 256
+    plain = cutting.provision("u3", source_snapshot=snapshot.handle)
+    for copy in (restored, plain):
+        assert contents(site.path(copy)) == before
+        (site.path(copy) / "file1").write_text("of the copy")
+    with pytest.raises(Unsupported, match="is no subvolume"):
+        cutting.provision("u4", source_volume=plain.handle, source_asset=site.volume(plain, "u3"), **demand)
+    again = site.again().start()
+    for uid, made in (("u1", asset), ("u2", restored), ("u3", plain)):
+        again.delete(again.volume(made, uid))
+    assert contents(data) == before
+    cutting.drop(snapshot)
+    assert again.leftovers() == []
+
+
+def test_a_subvolume_is_refused_on_another_file_system(site: Any) -> None:
+    with pytest.raises(Unsupported, match="not on btrfs"):
+        site.provision(parameters={"subvolume": True})
+    assert site.leftovers() == []
