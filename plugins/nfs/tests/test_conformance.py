@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from volplane_nfs import listing
+from volplane_nfs import listing, snapshots
 from volplane_nfs.testing import GaneshaServer, subject, subject_on
 from volplane_nfs.testing.subjects import export_options
 from volplane_testing import BackendConformance, Subject
@@ -15,6 +15,7 @@ from volplane_testing import BackendConformance, Subject
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "PAGE", 3)
+    monkeypatch.setattr(snapshots, "PAGE", 3)
 
 
 class TestOnTheModel(BackendConformance):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,17 +25,20 @@ from volplane import (
     CapacityRequest,
     Context,
     DeleteRequest,
+    DeleteSnapshotRequest,
     DescribeRequest,
     Done,
     DriverInfo,
     Erased,
     ExpandRequest,
     FindRequest,
+    FindSnapshotRequest,
     InProgress,
     InspectRequest,
     InvalidArgument,
     ListedAsset,
     ListRequest,
+    ListSnapshotsRequest,
     NotFound,
     OwnsRequest,
     ParameterSchema,
@@ -44,6 +47,9 @@ from volplane import (
     ProvisionRequest,
     RecycleRequest,
     ResourceExhausted,
+    Snapshot,
+    SnapshotPage,
+    SnapshotRequest,
     StartRequest,
     StopRequest,
     Unavailable,
@@ -54,7 +60,17 @@ from volplane import (
     hookimpl,
     read_parameters,
 )
-from volplane.directory import Handle, UsageReport, check_demand, check_name, name_of, static_key
+from volplane.directory import (
+    SNAPSHOT_PARAMETERS,
+    Handle,
+    SnapshotHandle,
+    UsageReport,
+    check_demand,
+    check_name,
+    name_of,
+    static_key,
+)
+from volplane_nfs.copies import Copies
 from volplane_nfs.delete import (
     delete_owned,
     empty_trash,
@@ -73,9 +89,11 @@ from volplane_nfs.nfs4.files import ANONYMOUS, NO_SPACE, Path, create_directory
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, SETATTR
 from volplane_nfs.parameters import PARAMETERS, ClassParameters, refuse_mount_options
 from volplane_nfs.provision import provision_directory
+from volplane_nfs.restore import provision_copy, storage_of
 from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.shares import Shares
+from volplane_nfs.snapshots import delete_snapshot, make_snapshot, read_snapshot, snapshots_page
 from volplane_nfs.sources import below_pseudo_path, path_below_share, static_path
 from volplane_nfs.space import file_system_of, free_bytes, require_limit
 from volplane_nfs.static_volumes import refuse_not_static
@@ -117,6 +135,7 @@ class NfsBackend(BackendSpec):
         self._shares = Shares(self._settings, dial, now)
         self._expiry = {share: Expiry(share) for share in self._shares.all}
         self._usage = UsageReport()
+        self._copies = {share: Copies(share, owners=self._settings.uid == 0) for share in self._shares.all}
         self._last_class: tuple[Mapping[str, Any], ClassParameters] | None = None
         export = self._settings.export
         self._exports: Exports | NoExports = NoExports() if export is None else Exports(export, open_bus)
@@ -131,6 +150,8 @@ class NfsBackend(BackendSpec):
             volume_modes=frozenset({VolumeMode.FILESYSTEM}),
             supports_mount_options=True,
             archives=True,
+            clones="anywhere",
+            snapshot_parameters=SNAPSHOT_PARAMETERS,
             waived_rules={
                 "capacity-is-used-and-given-back": "a directory takes space from the share only as it is written: "
                 "nothing is reserved"
@@ -144,7 +165,7 @@ class NfsBackend(BackendSpec):
         errors: list[BackendError] = []
         for share in self._shares.all:
             try:
-                share.work("use the share", lambda handles, share=share: tidy_up(share, handles, request.context))  # type: ignore[misc]
+                share.work("use the share", lambda handles, share=share: self._tidy_up(share, handles, request.context))  # type: ignore[misc]
                 self._repair(share, request.context)
             except BackendError as error:
                 request.context.log.warning("%s cannot be used yet: %s", share, error)
@@ -152,6 +173,9 @@ class NfsBackend(BackendSpec):
         if len(errors) == len(self._shares.all):
             raise errors[0]
         return Done()
+
+    def _tidy_up(self, share: Share, handles: Handles, context: Context) -> None:
+        tidy_up(share, handles, self._copies[share], context)
 
     @hookimpl
     def stop(self, request: StopRequest) -> Done:
@@ -200,10 +224,13 @@ class NfsBackend(BackendSpec):
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Choose a share, then make the directory there, or finish and return that of an earlier call."""
         check_name(request.name, LONGEST_NAME)
-        check_demand(request)
+        check_demand(request, copies=True)
         refuse_mount_options(request.mount_options)
         parameters = self._class_parameters(request.parameters)
         candidates = self._shares.allowed(parameters)
+        storage = storage_of(request)
+        if storage is not None:
+            candidates = [self._of_source(request, storage, candidates)]
         share = self._shares.chosen(request, candidates)
         if share is None:
             return InProgress(retry_after=0.0, state=self._shares.choose(request, candidates))
@@ -211,6 +238,17 @@ class NfsBackend(BackendSpec):
             f"make the directory of {request.name}",
             lambda handles: self._provision(share, handles, request, parameters),
         )
+
+    def _of_source(self, request: ProvisionRequest, storage: str, candidates: Sequence[Share]) -> Share:
+        """Return the share of the source, where the copy is made. storage: its id."""
+        source = request.source_snapshot or request.source_volume
+        share = self._shares.with_id(storage, str(source))
+        if share not in candidates:
+            raise InvalidArgument(
+                f"{request.name} is to be made of {source}, which is on {share}, and its class allows only "
+                f"{', '.join(map(str, candidates))}: a copy is made on the share of its source"
+            )
+        return share
 
     def _class_parameters(self, given: Mapping[str, Any]) -> ClassParameters:
         """Read the parameters, or return what was read last: claims of one class come one after the other."""
@@ -221,15 +259,18 @@ class NfsBackend(BackendSpec):
 
     def _provision(
         self, share: Share, handles: Handles, request: ProvisionRequest, parameters: ClassParameters
-    ) -> Asset:
-        marker = provision_directory(
-            share,
-            handles,
-            request,
-            parameters,
-            check_space=self._settings.check_free_space,
-            exports=self._exports,
-        )
+    ) -> Asset | InProgress:
+        check_space, exports = self._settings.check_free_space, self._exports
+        marker: VolumeMarker | InProgress
+        if storage_of(request) is None:
+            marker = provision_directory(share, handles, request, parameters, check_space=check_space, exports=exports)
+        else:
+            copies = self._copies[share]
+            marker = provision_copy(
+                share, handles, request, parameters, copies=copies, check_space=check_space, exports=exports
+            )
+        if isinstance(marker, InProgress):
+            return marker
         require_limit(share, handles, marker, self._exports)
         self._exports.ensure(share, handles, marker)
         return asset_of(share, handles, marker, self._settings.export)
@@ -272,7 +313,8 @@ class NfsBackend(BackendSpec):
         if share is None:
             return Done()
         try:
-            finished = share.work(f"remove {volume.name}", lambda handles: self._delete(share, handles, volume))
+            with share.deleting():
+                finished = share.work(f"remove {volume.name}", lambda handles: self._delete(share, handles, volume))
         except ResourceExhausted:
             # Of an archive, which takes a little space. What may go gives some back for the next call.
             with suppress(BackendError):
@@ -365,21 +407,18 @@ class NfsBackend(BackendSpec):
 
         A share that does not answer fails the listing: absence would be no proof.
         """
-        number, _, page = (request.page or "0|").partition("|")
-        if not number.isdecimal() or int(number) >= len(self._shares.all) or (page and ":" not in page):
+        number, page = self._page(request.page)
+        if page and ":" not in page:
             raise InvalidArgument(f"page {request.page!r} is none of this driver")
-        share = self._shares.all[int(number)]
+        share = self._shares.all[number]
         found = share.work("list the volumes", lambda handles: self._list(share, handles, page or None, request))
-        following = int(number) + 1
-        if found.next_page is not None:
-            return replace(found, next_page=f"{number}|{found.next_page}")
-        return replace(found, next_page=f"{following}|" if following < len(self._shares.all) else None)
+        return replace(found, next_page=self._next_page(number, found.next_page))
 
     def _list(self, share: Share, handles: Handles, page: str | None, request: ListRequest) -> AssetPage:
         if request.archives:
             return archives_page(share, handles, page)
         if page is None:
-            tidy_up(share, handles, request.context)
+            self._tidy_up(share, handles, request.context)
         return list_page(share, handles, page, request.context, self._settings.export)
 
     @hookimpl
@@ -420,6 +459,96 @@ class NfsBackend(BackendSpec):
         if not rooms:
             raise errors[0] if errors else Unsupported("the server does not tell how much space is free")
         return Capacity(available_bytes=sum(rooms.values()), maximum_volume_bytes=max(rooms.values()))
+
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    @hookimpl
+    def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
+        """Copy the directory to `.volplane/snapshots`, on its share; the moment is when the copy is whole."""
+        check_name(request.name, LONGEST_NAME)
+        share = self._shares.holding(request.volume)
+        return share.work(
+            f"make snapshot {request.name}", lambda handles: self._create_snapshot(share, handles, request)
+        )
+
+    def _create_snapshot(self, share: Share, handles: Handles, request: SnapshotRequest) -> Snapshot | InProgress:
+        found = read_snapshot(share, handles, request.name)
+        if found is not None:
+            found.refuse_other_demand(request.owner, request.volume.handle)
+            return found.snapshot(handles.share_id)
+        try:
+            marker = self._present(share, handles, request.volume)
+        except NotFound:
+            self._copies[share].discard(handles, request.name.encode())
+            raise
+        directory = directory_attributes(share, handles, marker.components)
+        if directory is None:
+            where = text(share, marker.components)
+            raise NotFound(f"{where} of volume {marker.name} is gone: there is nothing to copy")
+        check_space = self._settings.check_free_space
+        return make_snapshot(
+            share, handles, request, marker, directory[1], copies=self._copies[share], check_space=check_space
+        )
+
+    @hookimpl
+    def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | Absent:
+        """Look for the marker of a snapshot. One that is still being made is none."""
+        handle = SnapshotHandle.parse(request.handle)
+        if request.handle and handle is None:
+            return Absent()
+        name = handle.name if handle is not None else check_name(request.name, LONGEST_NAME)
+        shares = self._shares.all if handle is None else [self._shares.with_id(handle.storage_id, request.handle)]
+        for share in shares:
+            found: Snapshot | None = share.work(
+                f"look for snapshot {name}",
+                lambda handles, share=share: self._find_snapshot(share, handles, name, request),  # type: ignore[misc]
+            )
+            if found is not None:
+                return found
+        return Absent()
+
+    def _find_snapshot(
+        self, share: Share, handles: Handles, name: str, request: FindSnapshotRequest
+    ) -> Snapshot | None:
+        found = read_snapshot(share, handles, name)
+        other = found is None or (not request.handle and request.owner not in {None, found.owner})
+        return None if found is None or other else found.snapshot(handles.share_id)
+
+    @hookimpl
+    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
+        """Remove a snapshot, in slices, if its marker proves that it is this one."""
+        handle = SnapshotHandle.parse(request.handle)
+        if handle is None:
+            return Done()
+        share = self._shares.with_id(handle.storage_id, request.handle)
+        with share.deleting():
+            finished = share.work(
+                f"remove snapshot {handle.name}",
+                lambda handles: delete_snapshot(share, handles, handle.name, request),
+            )
+        return Done() if finished else InProgress(retry_after=_AGAIN)
+
+    @hookimpl
+    def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:
+        """Return the snapshots of the shares, one share after the other."""
+        number, page = self._page(request.page)
+        share = self._shares.all[number]
+        found = share.work(
+            "list the snapshots", lambda handles: snapshots_page(share, handles, request.context, page or None)
+        )
+        return replace(found, next_page=self._next_page(number, found.next_page))
+
+    def _page(self, token: str | None) -> tuple[int, str]:
+        """Return the number of the share that is to be listed, and from where on. Raises `InvalidArgument`."""
+        number, _, page = (token or "0|").partition("|")
+        if not number.isdecimal() or int(number) >= len(self._shares.all):
+            raise InvalidArgument(f"page {token!r} is none of this driver")
+        return int(number), page
+
+    def _next_page(self, number: int, following: str | None) -> str | None:
+        if following is not None:
+            return f"{number}|{following}"
+        return f"{number + 1}|" if number + 1 < len(self._shares.all) else None
 
     def _present(self, share: Share, handles: Handles, volume: VolumeIdentity) -> VolumeMarker:
         """Return the marker of a volume of ours that exists. Raises `NotFound`, `AlreadyExists`, `Unsupported`."""

@@ -7,6 +7,7 @@ from typing import Final
 
 from volplane import Context
 from volplane.directory import RETAINED
+from volplane_nfs.copies import COPIES, Copies
 from volplane_nfs.delete import SLICE, empty_trash, remove_retained_markers
 from volplane_nfs.errors import printable
 from volplane_nfs.exports import Exports
@@ -23,15 +24,17 @@ _OLD: Final = 3600.0
 """Seconds after which a marker in tmp, and an Export_Id without a volume, are no one's any more."""
 
 
-def tidy_up(share: Share, handles: Handles, context: Context) -> None:
+def tidy_up(share: Share, handles: Handles, copies: Copies, context: Context) -> None:
     """Remove what crashed calls left, for about `SLICE` seconds."""
     for entry in list(entries(share.client, handles.exports, mask_of(TIME_METADATA))):
         with share.skipping(context.log, f"exports/{printable(entry.name)}"):
-            if entry.name.isdigit() and _is_old(entry.attributes.get(TIME_METADATA)):
+            if entry.name.isdigit() and is_old(entry.attributes.get(TIME_METADATA)):
                 free_unused(share, handles, entry.name)
     for entry in list(entries(share.client, handles.tmp, mask_of(TIME_METADATA))):
-        if _is_old(entry.attributes.get(TIME_METADATA)):
+        if is_old(entry.attributes.get(TIME_METADATA)):
             share.client.pipeline([[PUTFH(handles.tmp), REMOVE(entry.name)]])
+    with share.skipping(context.log, printable(COPIES)):
+        copies.remove_abandoned(handles, is_old)
     with share.skipping(context.log, RETAINED):
         remove_retained_markers(share, handles, context.log)
     empty_leftovers(share, handles, context, time.monotonic() + SLICE)
@@ -63,5 +66,6 @@ def repair_exports(share: Share, handles: Handles, exports: Exports, context: Co
         exports.complete = True
 
 
-def _is_old(changed: tuple[int, int] | None) -> bool:
+def is_old(changed: tuple[int, int] | None) -> bool:
+    """Return whether nobody works any more on what was changed at this time."""
     return changed is not None and changed[0] < time.time() - _OLD

@@ -10,6 +10,8 @@ read without an open file, and leaves no state on the server. Nothing ever follo
 <share>/.volplane/trash/<key>/               directories that are being removed
 <share>/.volplane/parents/<digest>           path of a directory that the driver made above volumes
 <share>/.volplane/archive/<key>.<time>.<when it goes>/  `data` and `marker` of a volume that was archived
+<share>/.volplane/copies/<key>/              a copy that is being made, see `volplane_nfs.copies`
+<share>/.volplane/snapshots/<name>/          `data` and `marker` of a snapshot
 <share>/.volplane/exports/<id>[.free]        VolumeExport: which volume has or had this Export_Id
 <share>/.volplane/tmp/                       markers before they replace others
 

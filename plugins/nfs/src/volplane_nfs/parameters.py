@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterKind, ParameterSchema, ProvisionRequest, read_parameters
-from volplane.directory import KeptDirectoryParameters
+from volplane.directory import CopyParameters, KeptDirectoryParameters
 from volplane_nfs.settings import LARGEST_ID, Settings, ShareAddress, is_host
 
 NONE, REQUIRED = "none", "required"
@@ -20,7 +20,7 @@ SQUASHES = ("root_squash", "no_root_squash", "root_id_squash", "all_squash")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassParameters(KeptDirectoryParameters):
+class ClassParameters(KeptDirectoryParameters, CopyParameters):
     """What a class asks of its volumes."""
 
     mode: Annotated[

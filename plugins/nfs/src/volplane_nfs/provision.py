@@ -80,9 +80,9 @@ def provision_directory(
             marker.refuse_other_demand(request, demand)
             finish_directory(share, handles, marker)
             return marker
-    _refuse_what_is_there(share, handles, wanted, there, exports)
-    if too_large:
-        raise _too_large(share, request, free)
+    refuse_what_is_there(share, handles, wanted, there, exports)
+    if check_space:
+        refuse_too_large(share, request, free)
     if not parents_marked or len(there.results) <= len(path):
         make_parents(share, handles, path)
     prepared = exports.prepare(share, handles, wanted)
@@ -166,7 +166,7 @@ def _undo(share: Share, handles: Handles, marker: VolumeMarker) -> None:
     raise Unavailable(f"{marker.name} is being deleted", retry_after=_AGAIN)
 
 
-def _refuse_what_is_there(
+def refuse_what_is_there(
     share: Share, handles: Handles, marker: VolumeMarker, reply: Reply, exports: Exports | NoExports
 ) -> None:
     """Raise unless the path is free. A deletion of this volume that no call goes on with is continued here."""
@@ -188,13 +188,15 @@ def _refuse_what_is_there(
     )
 
 
-def _too_large(share: Share, request: ProvisionRequest, free: int | None) -> ResourceExhausted:
-    return ResourceExhausted(
-        f"{share} has {free} bytes left, {request.name} asks for {request.capacity_bytes}: delete volumes, grow the "
-        "file system, or set the option check_free_space to false",
-        scope=str(share),
-        nothing_done=True,
-    )
+def refuse_too_large(share: Share, request: ProvisionRequest, free: int | None) -> None:
+    """Raise `ResourceExhausted` for a volume larger than the free space; None = the server does not tell it."""
+    if free is not None and request.capacity_bytes > free:
+        raise ResourceExhausted(
+            f"{share} has {free} bytes left, {request.name} asks for {request.capacity_bytes}: delete volumes, grow "
+            "the file system, or set the option check_free_space to false",
+            scope=str(share),
+            nothing_done=True,
+        )
 
 
 def make_parents(share: Share, handles: Handles, path: Path) -> None:

@@ -27,6 +27,8 @@ from volplane_nfs.nfs4.operations import PUTFH
 from volplane_nfs.settings import ShareAddress
 
 _DIRECTORIES: Final = ("volumes", "trash", "parents", "archive", "exports", "tmp")
+_OF_COPIES: Final = ("copies", "snapshots")
+"""Which a share of an earlier version gets when they are needed: it may be full."""
 _ATTEMPTS: Final = 4
 _CONTROL: Final = CONTROL.encode()
 _ID_DIGITS: Final = 32
@@ -64,6 +66,8 @@ class Share:
         """Of the client, when the handles were looked up: at another address the share's id is compared first."""
         self._known_id = ""
         self.reports = Reports()
+        self.deletions = 0
+        """How many deletions are under way: copies wait for them."""
         self.archives_due = 0.0
         """When the archives have to be looked at, Unix time."""
 
@@ -82,6 +86,17 @@ class Share:
             yield
         except (BackendError, NfsError, NotADirectory, CorruptMarker) as error:
             self.reports.warn(log, f"{self}/{CONTROL}/{entry}", error)
+
+    @contextmanager
+    def deleting(self) -> Iterator[None]:
+        """Let no copy be made while the block runs."""
+        with self._lock:
+            self.deletions += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.deletions -= 1
 
     def work(self, doing: str, step: Callable[[Handles], T]) -> T:
         """Run a step with the handles of the share; every `BackendError` it can lead to is raised as one.
@@ -148,7 +163,7 @@ class Share:
         control = directory_handle(self.client, root, (_CONTROL,))
         if control is None:
             raise Unavailable(f"{self}: {CONTROL} vanished while it was made")
-        for name in _DIRECTORIES:
+        for name in (*_DIRECTORIES, *_OF_COPIES):
             make_directory(self.client, control, name.encode(), 0o700)
         marker = encode_fields({"share_id": secrets.token_hex(_ID_DIGITS // 2), "created_at": round(time.time(), 3)})
         try:

@@ -52,6 +52,15 @@ def free_bytes(share: Share, handles: Handles) -> int | None:
     return free_space(share.client.pipeline([space_request(handles)])[0])
 
 
+def used_bytes(share: Share, directory: bytes) -> int | None:
+    """Return the bytes that are counted for the quota of a directory; None if the server does not tell.
+
+    directory: its handle.
+    """
+    used = share.client.compound(PUTFH(directory), GETATTR(mask_of(QUOTA_USED)))[-1].get(QUOTA_USED)
+    return None if used is None else int(used)
+
+
 def file_system_of(share: Share, handles: Handles) -> Hashable:
     """Return what is equal for shares that have one space: server, file system, and size, which a quota changes."""
     attributes = share.client.compound(PUTFH(handles.root), GETATTR(mask_of(FSID, SPACE_TOTAL)))[1]

@@ -48,6 +48,7 @@ from volplane_nfs.nfs4.operations import (
     SAVEFH,
     SEEK,
     SETATTR,
+    SETXATTR,
     WRITE,
     Operation,
     Reply,
@@ -104,8 +105,19 @@ class Offloads:
     refused: set[Operation] = field(default_factory=set)
     pieces: int = _FIRST_COPY
     """Bytes that the next COPY asks for."""
+    cloned: bool = False
+    """Whether CLONE has shared blocks."""
+    acls: bool = False
+    """Whether it has the attribute ACL."""
+    xattrs: bool = False
+    """Whether it has extended attributes of users."""
     link_times: bool = True
     """Whether symbolic links can have the times of others."""
+
+    @property
+    def mask(self) -> int:
+        """Return the attributes that are looked at before an entry is copied."""
+        return COPIED | (mask_of(ACL) if self.acls else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +128,8 @@ class Job:
     attributes: Attributes
     directory: bytes
     name: bytes
+    xattrs: Sequence[tuple[bytes, bytes]] = ()
+    """Extended attributes of users, which only `copy_large` copies."""
 
 
 class _Read(NamedTuple):
@@ -174,6 +188,7 @@ class FileCopier:
         for job, reply in zip(jobs, replies, strict=True):
             failed = reply.results[-1].operation if reply.results else None
             if not reply.status:
+                self.offloads.cloned |= bool(job.attributes[SIZE])
                 after = reply.results[-1].value
                 same = all(after.get(key) == job.attributes.get(key) for key in _STABLE)
                 yield same or self._copied_whole(job)
@@ -212,7 +227,7 @@ class FileCopier:
             most = max(1, min(self.pace.operations // _OF_WRITE, _AT_ONCE * self.client.data_bytes // average))
             part = [] if waiting and should_stop() else list(islice(left, most))
             writes = [self._write(read) for read in waiting if read.attributes is not None]
-            replies = several(self.client, [*writes, *map(_read_request, part)], self.pace)
+            replies = several(self.client, [*writes, *map(self._read, part)], self.pace)
             answers = iter(replies[: len(writes)])
             for read in waiting:
                 if read.attributes is None:
@@ -221,6 +236,11 @@ class FileCopier:
             waiting = [_read_answer(job, reply) for job, reply in zip(part, replies[len(writes) :], strict=True)]
             if not waiting:
                 return
+
+    def _read(self, job: Job) -> list[Request]:
+        size = job.attributes[SIZE]
+        read = [READ(ANONYMOUS, 0, size)] if size else []
+        return [PUTFH(job.source), GETATTR(self.offloads.mask), *read, GETATTR(_AFTER)]
 
     def _write(self, read: _Read) -> list[Request]:
         job, attributes, data, _ = read
@@ -276,7 +296,7 @@ class FileCopier:
         Raises NfsError.
         """
         for _ in range(_ATTEMPTS):
-            (reply,) = self.client.pipeline([[PUTFH(job.source), GETATTR(COPIED)]])
+            (reply,) = self.client.pipeline([[PUTFH(job.source), GETATTR(self.offloads.mask)]])
             if reply.status in GONE:
                 self._remove(job)
                 return None
@@ -332,7 +352,10 @@ class FileCopier:
         if reply.status:
             self._close(job, reply)
             raise _failure(job, reply)
-        return bytes(reply.results[-1].value)
+        target = bytes(reply.results[-1].value)
+        for name, value in job.xattrs:
+            self.client.compound(PUTFH(target), SETXATTR(0, name, value))
+        return target
 
 
 class _Part:
@@ -390,7 +413,10 @@ class _Part:
     def _clone(self, offset: int) -> int | None:
         last = offset + _CLONED >= self._size
         reply = self._offloaded(CLONE(ANONYMOUS, ANONYMOUS, offset, offset, 0 if last else _CLONED))
-        return None if reply is None else self._size if last else offset + _CLONED
+        if reply is None:
+            return None
+        self._offloads.cloned = True
+        return self._size if last else offset + _CLONED
 
     def _copy(self, offset: int) -> int | None:
         start, end = self._data(offset)
@@ -500,12 +526,6 @@ def _filled_parts(at: int, data: bytes) -> Iterator[tuple[int, bytes]]:
             if start < page:
                 yield at + start, data[start:page]
             start = page + _PAGE
-
-
-def _read_request(job: Job) -> list[Request]:
-    size = job.attributes[SIZE]
-    read = [READ(ANONYMOUS, 0, size)] if size else []
-    return [PUTFH(job.source), GETATTR(COPIED), *read, GETATTR(_AFTER)]
 
 
 def _read_answer(job: Job, reply: Reply) -> _Read:

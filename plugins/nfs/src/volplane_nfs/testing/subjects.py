@@ -46,8 +46,10 @@ _FAULTS: Final = (("lost before", 0.02), ("lost after", 0.03))
 _BUS_FAULTS: Final = (("lost before", 0.02), ("lost after", 0.04), ("busy", 0.06))
 """What happens to a call, and the chance of it and of those before it. A restart loses the call that finds it."""
 MEMORY: Final = "/dev/shm"  # noqa: S108 - a directory with a random name is made below it
-_CHANGING: Final = frozenset({b"tmp", b"exports"})
-"""Entries of `.volplane` that outlive a volume: Export_Ids rest when they are free, and the listing frees lost ones."""
+_CHANGING: Final = frozenset({b"tmp", b"exports", b"copies"})
+"""Entries of `.volplane` that outlive a volume: Export_Ids rest when they are free, and the listing frees lost ones;
+copies that nobody goes on with are removed after an hour.
+"""
 
 
 @contextmanager

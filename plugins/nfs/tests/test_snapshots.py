@@ -1,0 +1,632 @@
+"""Snapshots, restored volumes and clones: what is in them, whatever happens while they are made."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from volplane import (
+    Absent,
+    Asset,
+    DeleteSnapshotRequest,
+    Done,
+    FindSnapshotRequest,
+    InProgress,
+    InvalidArgument,
+    ListSnapshotsRequest,
+    NotFound,
+    ProvisionRequest,
+    ResourceExhausted,
+    Snapshot,
+    SnapshotIdentity,
+    SnapshotOwnership,
+    SnapshotRequest,
+    Unavailable,
+    Unsupported,
+    VolumeInUse,
+)
+from volplane.directory import SNAPSHOT_PARAMETERS
+from volplane_nfs import copies
+from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.nfs4 import operations as nfs
+from volplane_nfs.nfs4.attributes import REGULAR
+from volplane_nfs.nfs4.operations import Request
+from volplane_nfs.testing import GaneshaServer, ModelServer
+from volplane_nfs.testing.model import execution
+from volplane_nfs.testing.model.state import Node
+from volplane_nfs.testing.subjects import export_options
+
+from .conftest import MIB, Site, defaults
+
+Made = tuple[ProvisionRequest, Asset]
+Operation = Callable[[], Snapshot | Asset | InProgress]
+
+
+def cut_request(site: Site, made: Made, **parameters: Any) -> SnapshotRequest:
+    uid = str(uuid.uuid4())
+    content = f"snapcontent-{uid}"
+    return SnapshotRequest(
+        context=site.context(),
+        name=f"snapshot-{uid}",
+        volume=site.volume(made),
+        owner=SnapshotOwnership(cluster_id=site.cluster, snapshot_uid=uid, content_name=content),
+        snapshot=SnapshotIdentity(namespace="default", name="before", content=content),
+        parameters={**defaults(SNAPSHOT_PARAMETERS), **parameters},
+    )
+
+
+def to_the_end(site: Site, request: Any, *, at_most: int = 1000, between: Callable[[], None] = lambda: None) -> Any:
+    """Call a hook until it is over, with the state of the last answer."""
+    hook = site.backend.create_snapshot if isinstance(request, SnapshotRequest) else site.backend.provision
+    for _ in range(at_most):
+        answer = hook(request)
+        if not isinstance(answer, InProgress):
+            return answer
+        request = replace(request, context=replace(request.context, state=dict(answer.state)))
+        between()
+    raise AssertionError("it never ends")
+
+
+def cut(site: Site, made: Made, **parameters: Any) -> Snapshot:
+    snapshot: Snapshot = to_the_end(site, cut_request(site, made, **parameters))
+    assert snapshot.ready
+    return snapshot
+
+
+def restored(site: Site, snapshot: Snapshot, **fields: Any) -> Made:
+    request = site.demand(**{"source_snapshot": snapshot.handle, **fields})
+    return request, to_the_end(site, request)
+
+
+def cloned(site: Site, made: Made, **fields: Any) -> Made:
+    volume = site.volume(made)
+    request = site.demand(source_volume=volume.handle, source_asset=volume, **fields)
+    return request, to_the_end(site, request)
+
+
+def drop(site: Site, snapshot: Snapshot) -> None:
+    request = DeleteSnapshotRequest(context=site.context(), handle=snapshot.handle, owner=snapshot.owner)
+    for _ in range(1000):
+        if site.backend.delete_snapshot(request) == Done():
+            return
+    raise AssertionError("it never ends")
+
+
+def listed(site: Site) -> list[str]:
+    page = site.backend.list_snapshots(ListSnapshotsRequest(context=site.context()))
+    return [each.handle for each in page.snapshots]
+
+
+def path_of(server: GaneshaServer, site: Site, made: Made) -> Path:
+    marker = os.fsencode((server.data / ".volplane/volumes" / made[0].name).readlink())
+    return server.data / VolumeMarker.decode(marker).path
+
+
+def tree(top: Path) -> dict[str, object]:
+    """Everything below a directory, with contents, owners, modes, times, and which names are one file."""
+    found: dict[str, object] = {}
+    names: dict[int, str] = {}
+    for path in [top, *sorted(top.rglob("*"))]:
+        status, name = path.lstat(), str(path.relative_to(top))
+        content: object = path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        first = names.setdefault(status.st_ino, name)
+        time_of_change = 0 if path.is_symlink() else status.st_mtime_ns
+        found[name] = (status.st_mode, status.st_uid, status.st_gid, status.st_nlink, time_of_change, first, content)
+    return found
+
+
+def grow(top: Path) -> None:
+    """Everything that a file system can hold, but for what no server can make."""
+    chance = random.Random(7)
+    for number in range(40):
+        below = top / f"d{number % 4}" / f"e{number % 3}"
+        below.mkdir(parents=True, exist_ok=True)
+        (below / f"f{number}").write_bytes(chance.randbytes(chance.choice([0, 10, 5000, 70_000])))
+    (top / "large").write_bytes(chance.randbytes(2 * MIB))
+    with (top / "sparse").open("wb") as file:
+        file.truncate(8 * MIB)
+        file.seek(5 * MIB)
+        file.write(b"x" * 5000)
+    os.link(top / "large", top / "d0" / "same")
+    os.link(top / "d0" / "same", top / "d1" / "same too")
+    (top / "link").symlink_to("/etc/passwd")
+    (top / "dangling").symlink_to("../../nowhere")
+    (top / os.fsdecode(b"odd \xff\n name")).write_text("odd")
+    (top / "closed").mkdir()
+    (top / "closed" / "secret").write_text("secret")
+    (top / "closed" / "secret").chmod(0)
+    os.chown(top / "closed" / "secret", 1000, 2000)
+    (top / "closed").chmod(0o2710)
+    (top / "program").write_text("run")
+    os.chown(top / "program", 1000, 1000)
+    (top / "program").chmod(0o6755)
+    deep = top
+    for number in range(70):
+        deep /= f"l{number}"
+        deep.mkdir()
+    (deep / "end").write_text("end")
+    for path in (deep, top / "closed", top / "d0", top):
+        os.utime(path, ns=(5, 10**18 + 7))
+
+
+@pytest.fixture(params=["subdirectory", "export"])
+def any_mode(request: pytest.FixtureRequest, ganesha: GaneshaServer) -> Iterator[Site]:
+    options = export_options(ganesha) if request.param == "export" else {}
+    site = Site(ganesha.share, **options).start()
+    yield site
+    site.stop()
+
+
+def test_snapshots_restored_volumes_and_clones_are_equal_to_their_source(
+    ganesha: GaneshaServer, any_mode: Site
+) -> None:
+    site = any_mode
+    made = site.provision()
+    top = path_of(ganesha, site, made)
+    grow(top)
+    before = tree(top)
+    snapshot = cut(site, made, verify="content")
+    data = ganesha.data / ".volplane/snapshots" / snapshot.name / "data"
+    assert tree(data) == before
+    assert (data / "sparse").stat().st_blocks < 100
+    assert [each.name for each in data.parent.iterdir() if each.name != "data"] == ["marker"]
+    copy = restored(site, snapshot)
+    assert tree(path_of(ganesha, site, copy)) == before
+    clone = cloned(site, copy)
+    assert tree(path_of(ganesha, site, clone)) == before
+    drop(site, snapshot)
+    for each in (made, copy, clone):
+        site.delete(site.volume(each))
+    assert snapshot.handle not in listed(site)
+    for name in ("trash", "copies", "snapshots"):
+        assert list((ganesha.data / ".volplane" / name).iterdir()) == []
+
+
+def test_a_pipe_is_left_out_and_what_comes_later_is_not_in_the_snapshot(ganesha: GaneshaServer, live: Site) -> None:
+    made = live.provision()
+    top = path_of(ganesha, live, made)
+    os.mkfifo(top / "pipe")
+    (top / "file").write_text("x")
+    snapshot = cut(live, made)
+    (top / "later").write_text("later")
+    assert snapshot.state.endswith("1 sockets, pipes or devices are left out")
+    assert [each.name for each in (ganesha.data / ".volplane/snapshots" / snapshot.name / "data").iterdir()] == ["file"]
+    live.delete(live.volume(made))
+    drop(live, snapshot)
+
+
+def test_a_restored_volume_has_what_its_class_asks_for_and_else_what_the_source_had(
+    ganesha: GaneshaServer, live: Site
+) -> None:
+    made = live.provision()
+    top = path_of(ganesha, live, made)
+    os.chown(top, 999, 999)
+    top.chmod(0o700)
+    snapshot = cut(live, made)
+    same, other = restored(live, snapshot), restored(live, snapshot, parameters={"gid": 2000, "mode": 0o2770})
+    assert live.provision(same[0])[1] == same[1]
+    status = path_of(ganesha, live, same).stat()
+    assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o700, 999, 999)
+    status = path_of(ganesha, live, other).stat()
+    assert (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o2770, 999, 2000)
+    for each in (made, same, other):
+        live.delete(live.volume(each))
+    drop(live, snapshot)
+
+
+# --- a copy in many calls ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that do a single step."""
+    monkeypatch.setattr(copies, "SLICE", 0.0)
+    monkeypatch.setattr(copies, "_CALL", 0.0)
+
+
+def fill_model(model: ModelServer, made: Made) -> Node:
+    """Put files into a volume of the model; its directory."""
+    node = model.share
+    for name in str(made[1].source.fields["path"]).removeprefix("/vol/").encode().split(b"/"):
+        node = node.children[name]
+    for number in range(30):
+        name = b"d%d" % (number % 5)
+        below = node.children.get(name)
+        if below is None:
+            below = model.make(2, node, mode=0o755)
+            model.enter(node, name, below)
+        file = model.make(REGULAR, below, mode=0o644)
+        file.put(0, b"%d" % number * 1000)
+        model.enter(below, b"f%d" % number, file)
+    large = model.make(REGULAR, node, mode=0o600)
+    large.put(0, bytes(range(256)) * 4096)
+    model.enter(node, b"large", large)
+    return node
+
+
+def contents(node: Node) -> dict[bytes, object]:
+    return {
+        name: contents(each) if each.children else (each.kind, each.data, each.mode, each.modified)
+        for name, each in node.children.items()
+    }
+
+
+def copied(model: ModelServer, snapshot: Snapshot) -> Node:
+    return model.share.children[b".volplane"].children[b"snapshots"].children[snapshot.name.encode()].children[b"data"]
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("resume", ["same process", "next process", "without its state"])
+def test_a_copy_goes_on_where_it_was(site: Site, model: ModelServer, resume: str) -> None:
+    made = site.provision()
+    source = fill_model(model, made)
+    written: list[int] = []
+    model.fault = lambda requests: written.extend(
+        len(each.arguments[3]) for each in requests if each.operation is nfs.WRITE
+    )
+    request, current, calls = cut_request(site, made), site, 0
+    while isinstance(answer := current.backend.create_snapshot(request), InProgress):
+        calls += 1
+        assert calls < 1000
+        assert len(str(answer.state)) < 4096
+        state = {} if resume == "without its state" and calls < 10 else dict(answer.state)
+        request = replace(request, context=replace(request.context, state=state))
+        if resume != "same process":
+            current = site.again()
+    assert calls > 5
+    assert contents(copied(model, answer)) == contents(source)
+    if resume != "without its state":  # else the large file is begun anew
+        total = sum(
+            len(data)
+            for each in source.children.values()
+            for data in [each.data, *(f.data for f in each.children.values())]
+        )
+        assert sum(written) <= total + MIB // 2
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("fault", ["lost before", "lost after", "restart"])
+def test_a_lost_connection_or_a_restarted_server_costs_only_the_step(
+    site: Site, model: ModelServer, fault: str
+) -> None:
+    made = site.provision()
+    source = fill_model(model, made)
+    count = 0
+
+    def every_ninth(_requests: list[Request]) -> str | None:
+        nonlocal count
+        count += 1
+        if count % 9:
+            return None
+        if fault == "restart":
+            model.restart()
+            return None
+        return fault
+
+    model.fault = every_ninth
+    snapshot = patiently(site, cut_request(site, made))
+    copy_request = site.demand(source_snapshot=snapshot.handle)
+    copy = copy_request, patiently(site, copy_request)
+    model.fault = lambda _requests: None
+    assert contents(copied(model, snapshot)) == contents(source)
+    assert contents(source) == contents(fill_less(model, copy))
+
+
+def fill_less(model: ModelServer, made: Made) -> Node:
+    node = model.share
+    for name in str(made[1].source.fields["path"]).removeprefix("/vol/").encode().split(b"/"):
+        node = node.children[name]
+    return node
+
+
+def patiently(site: Site, request: Any) -> Any:
+    """As `to_the_end`, over whatever the server does."""
+    hook = site.backend.create_snapshot if isinstance(request, SnapshotRequest) else site.backend.provision
+    for _ in range(1000):
+        try:
+            answer = hook(request)
+        except Unavailable:
+            continue
+        if not isinstance(answer, InProgress):
+            return answer
+        request = replace(request, context=replace(request.context, state=dict(answer.state)))
+    raise AssertionError("it never ends")
+
+
+def test_one_copy_at_once_and_none_beside_a_deletion(site: Site, model: ModelServer) -> None:
+    made = site.provision()
+    fill_model(model, made)
+    first, second = cut_request(site, made), cut_request(site, made)
+    [share] = site.backend._shares.all
+    copying = site.backend._copies[share]
+    with copying._lock:
+        busy = site.backend.create_snapshot(second)
+    assert isinstance(busy, InProgress)
+    assert busy.retry_after > 0
+    with share.deleting():
+        assert isinstance(site.backend.create_snapshot(first), InProgress)
+    assert to_the_end(site, first).ready
+    assert to_the_end(site, second).ready
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_that_fills_the_share_is_removed_at_once(site: Site, model: ModelServer) -> None:
+    made = site.provision()
+    fill_model(model, made)
+    snapshot = cut(site, made)
+    before = model.available
+    for act in (lambda: site.backend.create_snapshot(cut_request(site, made)), lambda: restored(site, snapshot)):
+
+        def fill_up(requests: list[Request]) -> None:
+            if any(each.operation is nfs.WRITE for each in requests):
+                model.available = 1
+
+        model.available, model.fault = before, fill_up
+        with pytest.raises(ResourceExhausted, match=r"what was copied of .* is removed") as raised:
+            act()
+        assert raised.value.nothing_done
+        model.fault = lambda _requests: None
+        assert not model.share.children[b".volplane"].children[b"copies"].children
+        assert not model.share.children[b".volplane"].children[b"trash"].children
+    assert listed(site) == [snapshot.handle]
+
+
+def test_a_copy_that_cannot_fit_is_not_begun(site: Site, model: ModelServer) -> None:
+    made = site.provision()
+    node = fill_model(model, made)
+    snapshot = cut(site, made)
+    node.quota = (1, 2 * MIB)
+    model.available = MIB
+    model.fault = lambda requests: (
+        pytest.fail("begun") if any(each.operation is nfs.READ for each in requests) else None
+    )
+    for request in (cut_request(site, made), site.demand(source_snapshot=snapshot.handle)):
+        with pytest.raises(ResourceExhausted, match="needs") as raised:
+            to_the_end(site, request)
+        assert raised.value.nothing_done
+    model.offloads = {"CLONE"}
+    model.fault = lambda _requests: None
+    [share] = site.backend._shares.all
+    site.backend._copies[share]._offloads.refused.clear()
+    site.backend._copies[share]._offloads.cloned = True
+    assert to_the_end(site, site.demand(source_snapshot=snapshot.handle))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_volume_that_lost_its_rename_is_moved_to_its_place_and_never_made_empty(
+    site: Site, model: ModelServer
+) -> None:
+    made = site.provision()
+    source = fill_model(model, made)
+    snapshot = cut(site, made)
+    request = site.demand(source_snapshot=snapshot.handle)
+
+    def fail(requests: list[Request]) -> str | None:
+        renames = [each for each in requests if each.operation is nfs.RENAME]
+        return "silent" if renames and renames[0].arguments[0] == b"data" else None
+
+    model.fault = fail
+    while True:
+        try:
+            answer = site.backend.provision(request)
+        except Unavailable:
+            break
+        assert isinstance(answer, InProgress)
+        request = replace(request, context=replace(request.context, state=dict(answer.state)))
+    model.fault = lambda _requests: None
+    assert request.name.encode() in model.share.children[b".volplane"].children[b"volumes"].children
+    later = site.again()
+    copy = request, to_the_end(later, request)
+    assert contents(fill_less(model, copy)) == contents(source)
+    later.delete(later.volume(copy))
+
+
+def test_strict_takes_no_copy_of_what_changes_and_any_says_how_much_did(site: Site, model: ModelServer) -> None:
+    clock = [1000.0]
+    model.now = lambda: clock[0]
+    made = site.provision()
+    node = fill_model(model, made)
+    clock[0] = 2000.0
+
+    def change(requests: list[Request]) -> None:
+        if any(each.operation is nfs.READ for each in requests):
+            clock[0] += 1
+            node.children[b"large"].change += 1
+            node.children[b"large"].time = clock[0]
+
+    assert cut(site, made, consistency="strict").state == ""
+    model.fault = change
+    with pytest.raises(VolumeInUse, match=r"1 of 37 entries .* changed .* pause what writes"):
+        cut(site, made, consistency="strict")
+    assert cut(site, made).state == "1 of 37 entries changed while it was made"
+    model.fault = lambda _requests: None
+    clock[0] += 1
+    assert cut(site, made, consistency="strict").state == ""
+
+
+def test_copies_that_nobody_goes_on_with_are_removed_after_an_hour(site: Site, model: ModelServer) -> None:
+    model.now = time.time
+    made = site.provision()
+    fill_model(model, made)
+    [share] = site.backend._shares.all
+    request = cut_request(site, made)
+    with share.deleting():
+        assert isinstance(site.backend.create_snapshot(request), InProgress)
+    staging = model.share.children[b".volplane"].children[b"copies"]
+    site.again().start()
+    assert list(staging.children) == [request.name.encode()]
+    staging.children[request.name.encode()].time -= 4000.0
+    site.again().start()
+    assert not staging.children
+    assert site.backend.find_snapshot(FindSnapshotRequest(context=site.context(), name=request.name)) == Absent()
+    assert to_the_end(site, request).ready
+
+
+def test_a_source_that_goes_while_it_is_copied_leaves_nothing(site: Site, model: ModelServer) -> None:
+    made = site.provision()
+    fill_model(model, made)
+    [share] = site.backend._shares.all
+    request = cut_request(site, made)
+    with share.deleting():
+        assert isinstance(site.backend.create_snapshot(request), InProgress)
+    site.delete(site.volume(made))
+    with pytest.raises(NotFound):
+        site.backend.create_snapshot(request)
+    assert not model.share.children[b".volplane"].children[b"copies"].children
+
+
+def test_a_copy_of_something_else_under_the_same_name_is_begun_anew(site: Site, model: ModelServer) -> None:
+    one, two = site.provision(), site.provision()
+    fill_model(model, one)
+    first, second = cut(site, one), cut(site, two)
+    request = site.demand(source_snapshot=first.handle)
+    [share] = site.backend._shares.all
+    with share.deleting():
+        assert isinstance(site.backend.provision(request), InProgress)
+    copy = to_the_end(site, replace(request, source_snapshot=second.handle))
+    assert contents(fill_less(model, (request, copy))) == {}
+
+
+def test_what_cannot_be_copied_is_refused_with_the_reason(model: ModelServer) -> None:
+    model.minor = 0
+    site = Site(dial=model.dial).start()
+    made = site.provision()
+    with pytest.raises(Unsupported, match=r"copies are made by NFSv4\.1 or later"):
+        cut(site, made)
+    with pytest.raises(NotFound, match="is none of this driver"):
+        site.provision(source_snapshot="no-such-snapshot")
+
+
+def test_a_copy_is_made_on_the_share_of_its_source(model: ModelServer) -> None:
+    for name in (b"a", b"b"):
+        model.enter(model.share, name, model.make(2, model.share))
+    shares = ",".join(f"nfs://model.example.com/vol/{name}" for name in "ab")
+    site = Site(shares, model.dial).start()
+    made = site.provision(parameters={"share": "/vol/b"})
+    snapshot = cut(site, made)
+    assert restored(site, snapshot)[1].source.fields["path"].startswith("/vol/b/")
+    with pytest.raises(InvalidArgument, match="a copy is made on the share of its source"):
+        restored(site, snapshot, parameters={"share": "/vol/a"})
+
+
+def test_access_lists_and_extended_attributes_are_copied_where_the_server_has_them(
+    site: Site, model: ModelServer
+) -> None:
+    model.acls, model.offloads = True, {"SETXATTR", "GETXATTR", "LISTXATTRS"}
+    made = site.provision()
+    node = fill_model(model, made)
+    for each in (node.children[b"large"], node.children[b"d1"], node.children[b"d1"].children[b"f1"]):
+        each.xattrs = {b"color": b"blue"}
+        each.acl = ((0, 0, 7, b"alice@example.com"), (0, 0, 7, b"OWNER@"))
+    data = copied(model, cut(site, made))
+    for each in (data.children[b"large"], data.children[b"d1"], data.children[b"d1"].children[b"f1"]):
+        assert each.xattrs == {b"color": b"blue"}
+        assert [ace[3] for ace in each.acl] == [b"alice@example.com", b"OWNER@"]
+    assert contents(data) == contents(node)
+
+
+def test_a_driver_that_is_not_root_copies_what_its_user_may_read(memory: Path) -> None:
+    memory.chmod(0o755)
+    server = GaneshaServer(memory, export="Squash = root_squash;")
+    os.chown(server.data, 1000, 1000)
+    with server:
+        site = Site(server.share, uid=1000, gid=1000).start()
+        made = site.provision()
+        top = path_of(server, site, made)
+        (top / "theirs").write_text("x")
+        os.chown(top / "theirs", 2000, 2000)
+        copy = cloned(site, made)
+        there = path_of(server, site, copy) / "theirs"
+        assert (there.read_text(), there.stat().st_uid) == ("x", 1000)
+        site.stop()
+
+
+# --- tenants ----------------------------------------------------------------------------------------------------------
+
+
+def restless(top: Path, secret: Path, going: threading.Event) -> None:
+    """Exchange directories and files for links and others, as a tenant may."""
+    chance = random.Random(3)
+    while not going.is_set():
+        place = top / f"d{chance.randrange(20)}"
+        file = place / f"f{chance.randrange(10)}"
+        with suppress(OSError):
+            match chance.randrange(3):
+                case 0:
+                    place.rename(top / "away")
+                    place.symlink_to(secret)
+                    time.sleep(0.001)
+                    place.unlink()
+                    (top / "away").rename(place)
+                case 1:
+                    file.unlink()
+                    file.symlink_to(secret / "f0")
+                case _:
+                    file.unlink()
+                    file.write_text("mine" * chance.randrange(1, 3000))
+
+
+def test_a_tenant_that_changes_everything_meanwhile_gets_nothing_from_elsewhere(
+    ganesha: GaneshaServer, live: Site
+) -> None:
+    """Directories become links to others, files are exchanged, and a copy ends all the same."""
+    made = live.provision()
+    top = path_of(ganesha, live, made)
+    secret = ganesha.data / "secret"
+    secret.mkdir(exist_ok=True)
+    (secret / "f0").write_text("secret")
+    for number in range(20):
+        (top / f"d{number}").mkdir()
+        for each in range(10):
+            (top / f"d{number}" / f"f{each}").write_text("mine")
+    over = threading.Event()
+    tenant = threading.Thread(target=restless, args=(top, secret, over))
+    tenant.start()
+    try:
+        snapshots = [cut(live, made) for _ in range(2)]
+    finally:
+        over.set()
+        tenant.join()
+    for snapshot in snapshots:
+        data = ganesha.data / ".volplane/snapshots" / snapshot.name / "data"
+        files = [each for each in data.rglob("*") if each.is_file() and not each.is_symlink()]
+        assert not any("secret" in each.read_text() for each in files)
+        drop(live, snapshot)
+    live.delete(live.volume(made))
+
+
+def test_another_file_system_in_a_volume_is_not_entered(site: Site, model: ModelServer, monkeypatch: Any) -> None:
+    made = site.provision()
+    node = fill_model(model, made)
+    mounted = node.children[b"d3"]
+    usual = execution.Execution._attributes
+
+    def attributes(self: Any, each: Node, mask: int) -> dict[int, Any]:
+        values = usual(self, each, mask)
+        return {**values, 8: (9, 9)} if each is mounted and 8 in values else values
+
+    monkeypatch.setattr(execution.Execution, "_attributes", attributes)
+    with pytest.raises(Unsupported, match="another file system is mounted at 'd3'"):
+        cut(site, made)
+
+
+def test_a_server_that_lists_without_end_ends_no_copy_but_is_told(site: Site, model: ModelServer) -> None:
+    made = site.provision()
+    node = fill_model(model, made)
+    model.repeats_pages = True
+    request = cut_request(site, made)
+    model.endless = node.children[b"d2"]
+    with pytest.raises(Unavailable, match="without end"):
+        to_the_end(site, request)
