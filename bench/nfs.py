@@ -1,6 +1,6 @@
 """The nfs backend against a real NFS-Ganesha of this machine: rates, memory, and what they are compared with.
 
-    python -m bench.nfs [pairs|exports|scrub|listing|memory]... [--quick]
+    python -m bench.nfs [pairs|exports|scrub|listing|memory|copies]... [--quick]
 
 Server and driver share the processors. Everything is in memory (/dev/shm), so that no disk is measured. Ganesha keeps
 attributes for a minute, which is its default; parts that change files behind its back let it keep none.
@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,10 +33,15 @@ from volplane import (
     ListRequest,
     Ownership,
     ProvisionRequest,
+    Snapshot,
+    SnapshotIdentity,
+    SnapshotOwnership,
+    SnapshotRequest,
     StartRequest,
     StopRequest,
     VolumeIdentity,
 )
+from volplane.directory import SNAPSHOT_PARAMETERS
 from volplane_nfs import NfsBackend
 from volplane_nfs.ganesha.bus import DBus
 from volplane_nfs.ganesha.export_manager import ExportManager
@@ -257,7 +263,52 @@ def memory(server: GaneshaServer, quick: bool) -> None:
     backend.stop(StopRequest(context=CONTEXT))
 
 
-PARTS: Final = {each.__name__: each for each in (pairs, exports, scrub, listing, memory)}
+def snapshot(backend: NfsBackend, volume: VolumeIdentity) -> int:
+    """Take a snapshot to the end; in how many calls."""
+    uid = str(uuid.uuid4())
+    request = SnapshotRequest(
+        context=CONTEXT,
+        name=f"snapshot-{uid}",
+        volume=volume,
+        owner=SnapshotOwnership(cluster_id="bench", snapshot_uid=uid, content_name=f"snapcontent-{uid}"),
+        snapshot=SnapshotIdentity(namespace="default", name="bench", content=f"snapcontent-{uid}"),
+        parameters={each.name: each.default for each in SNAPSHOT_PARAMETERS.parameters},
+    )
+    for count in range(1, 1_000_000):
+        answer = backend.create_snapshot(request)
+        if isinstance(answer, Snapshot):
+            return count
+        request = replace(request, context=replace(request.context, state=answer.state))
+    raise RuntimeError("it never ends")
+
+
+def copies(server: GaneshaServer, quick: bool) -> None:
+    """Print how fast volumes are copied by READ and WRITE; Ganesha 4.3 has neither CLONE nor COPY."""
+    backend = started(server)
+    many, mebibytes = (1000, 100) if quick else (10_000, 1024)
+    small, large = provision(backend), provision(backend)
+    places = [server.data / str(each.source.fields["path"]).removeprefix("/vol/") for each in (small, large)]
+    content = os.urandom(2048) * 2
+    for number in range(many):
+        below = places[0] / f"d{number // 100}"
+        below.mkdir(exist_ok=True)
+        (below / f"file-{number:06}").write_bytes(content)
+    with (places[1] / "large").open("wb") as file:
+        for _ in range(mebibytes):
+            file.write(os.urandom(1 << 20))
+    for volume, amount, unit in ((small, many, "files of 4 KiB"), (large, mebibytes, "MiB of one file")):
+        with processor_seconds(server) as used:
+            begun = time.perf_counter()
+            calls = snapshot(backend, volume)
+            seconds = time.perf_counter() - begun
+        print(
+            f"{amount / seconds:.0f} {unit} a second, compared again, in {calls} calls; processor time: driver "
+            f"{used[0]:.2f} s, server {used[1]:.2f} s of {seconds:.2f} s"
+        )
+    backend.stop(StopRequest(context=CONTEXT))
+
+
+PARTS: Final = {each.__name__: each for each in (pairs, exports, scrub, listing, memory, copies)}
 UNDISTURBED: Final = {"pairs", "exports", "listing"}
 """Parts that change files through the server alone."""
 KEEPS_ATTRIBUTES: Final = "Attr_Expiration_Time = 60;"

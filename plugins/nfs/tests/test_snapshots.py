@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import resource
+import signal
 import threading
 import time
 import uuid
@@ -188,8 +191,8 @@ def test_snapshots_restored_volumes_and_clones_are_equal_to_their_source(
     for each in (made, copy, clone):
         site.delete(site.volume(each))
     assert snapshot.handle not in listed(site)
-    for name in ("trash", "copies", "snapshots"):
-        assert list((ganesha.data / ".volplane" / name).iterdir()) == []
+    left = [each.name for name in ("copies", "snapshots") for each in (ganesha.data / ".volplane" / name).iterdir()]
+    assert not {snapshot.name, copy[0].name, clone[0].name} & {name.partition("@")[0] for name in left}
 
 
 def test_a_pipe_is_left_out_and_what_comes_later_is_not_in_the_snapshot(ganesha: GaneshaServer, live: Site) -> None:
@@ -630,3 +633,83 @@ def test_a_server_that_lists_without_end_ends_no_copy_but_is_told(site: Site, mo
     model.endless = node.children[b"d2"]
     with pytest.raises(Unavailable, match="without end"):
         to_the_end(site, request)
+
+
+# --- long ones --------------------------------------------------------------------------------------------------------
+
+
+def life(share: str, request: Any, saved: Path) -> None:
+    """Go on with a hook from the state that a former process saved, as this one does after each call."""
+    site = Site(share).start()
+    hook = site.backend.create_snapshot if isinstance(request, SnapshotRequest) else site.backend.provision
+    while True:
+        state = json.loads(saved.read_text()) if saved.exists() else {}
+        answer = hook(replace(request, context=replace(request.context, state=state)))
+        if not isinstance(answer, InProgress):
+            return
+        saved.with_suffix(".new").write_text(json.dumps(dict(answer.state)))
+        saved.with_suffix(".new").rename(saved)
+
+
+def killed(share: str, request: Any, saved: Path, kills: int) -> int:
+    """Kill the process that makes a copy so often at any moment, then let it end; how often it was killed."""
+    chance = random.Random(kills)
+    for done in range(kills + 1):
+        child = os.fork()
+        if not child:
+            try:
+                copies._CALL = 0.05
+                life(share, request, saved)
+            finally:
+                os._exit(0)
+        if done < kills:
+            time.sleep(chance.uniform(0.05, 0.4))
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not status:
+            return done
+    return kills
+
+
+@pytest.mark.soak
+def test_a_hundred_kills_lose_and_change_nothing_of_a_copy(memory: Path) -> None:
+    with GaneshaServer(memory) as server:
+        site = Site(server.share).start()
+        made = site.provision()
+        top = path_of(server, site, made)
+        grow(top)
+        for number in range(20_000):
+            below = top / f"many{number // 500}"
+            below.mkdir(exist_ok=True)
+            (below / f"{number}").write_bytes(b"%d" % number * 500)
+        (top / "huge").write_bytes(os.urandom(64 * MIB))
+        before = tree(top)
+        request = cut_request(site, made)
+        count = killed(server.share, request, memory / "state", 60)
+        snapshot = to_the_end(site, request)
+        assert tree(server.data / ".volplane/snapshots" / snapshot.name / "data") == before
+        restore = site.demand(source_snapshot=snapshot.handle)
+        count += killed(server.share, restore, memory / "state-2", 60)
+        assert tree(path_of(server, site, (restore, to_the_end(site, restore)))) == before
+        assert tree(top) == before
+        assert count >= 100
+        site.stop()
+
+
+@pytest.mark.soak
+def test_a_million_files_are_copied_in_50_mb(memory: Path) -> None:
+    with GaneshaServer(memory) as server:
+        site = Site(server.share, timeout=60.0).start()
+        made = site.provision()
+        top = path_of(server, site, made)
+        for number in range(1_000_000):
+            if not number % 100_000:
+                (top / f"d{number // 100_000}").mkdir()
+            (top / f"d{number // 100_000}" / f"file-{number}").touch()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        snapshot = to_the_end(site, cut_request(site, made), at_most=10_000)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+        data = server.data / ".volplane/snapshots" / snapshot.name / "data"
+        assert sum(1 for each in data.iterdir() for _ in each.iterdir()) == 1_000_000
+        site.stop()

@@ -695,12 +695,14 @@ def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, Any
         NfsBackend({**defaults(NfsBackend.options_schema), "shares": (MODEL,), **options})
 
 
-def test_block_volumes_and_copies_are_unsupported(site: Site) -> None:
+def test_block_volumes_and_copies_of_what_is_not_the_drivers_are_refused(site: Site) -> None:
     from volplane import VolumeMode
 
-    for change in ({"volume_mode": VolumeMode.BLOCK}, {"source_snapshot": "s"}, {"source_volume": "v"}):
-        with pytest.raises(Unsupported):
-            site.provision(**change)
+    with pytest.raises(Unsupported):
+        site.provision(volume_mode=VolumeMode.BLOCK)
+    for source in ({"source_snapshot": "s"}, {"source_volume": "v"}):
+        with pytest.raises(NotFound, match="is none of this driver"):
+            site.provision(**source)
     assert site.listed() == []
 
 
