@@ -326,6 +326,13 @@ async def test_a_stream_that_breaks_off_is_said(tmp_path: Path) -> None:
             await read_lines(transport, [])
 
 
+async def test_a_stream_that_never_begins_is_said_to_whoever_opens_it(tmp_path: Path) -> None:
+    async with listening(Server(b"", per_connection=1)) as url, transport_to(tmp_path, url) as transport:
+        with pytest.raises(ApiUnavailable, match="broke the connection off"):
+            async with transport.stream(Request(path="/x", seconds=5.0)):
+                pytest.fail("there is no answer")
+
+
 async def test_a_stream_that_nobody_reads_is_not_kept_in_memory(tmp_path: Path) -> None:
     sent = 0
 

@@ -1,6 +1,7 @@
 """API servers that cannot be reached or refuse us, as every command says them."""
 
 import base64
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -145,6 +146,8 @@ def test_other_answers_stay_as_they_are() -> None:
 
 def test_an_error_that_nobody_foresaw_is_said_all_the_same() -> None:
     assert why_unreachable(OSError(5, "Input/output error")).startswith("Input/output error; check its address")
+    timed_out = why_unreachable(OSError(errno.ETIMEDOUT, "Connection timed out"))
+    assert timed_out.startswith("it had no answer within the time that the network allows;")
 
 
 class Nowhere(Route):
