@@ -13,6 +13,7 @@ from scenarios.harness import STANDARD, Harness
 from scenarios.provisioning import INTENT, PROVISIONING, ask, create_class, slow_provisioning
 from scenarios.stories import DRIVER, claim, reference, volume
 from volplane import BackendError, InProgress, InvalidArgument, ProvisionRequest, Unavailable
+from volplane_testing.transport import delay, requests
 
 BESIDE = STANDARD - {"binder", "protection"}
 Deed = Callable[[Harness], Awaitable[None]]
@@ -135,6 +136,22 @@ async def test_the_volume_of_a_claim_that_vanished_is_left_to_its_policy() -> No
         await lab.create("volumes", restored)
         await remove(lab)
         await asyncio.sleep(30.0)
+        assert list(backend.assets) == [f"pvc-{uid}"]
+        assert not lab.plane.state.progress.vanished
+
+
+async def test_what_the_volume_of_a_claim_that_vanished_holds_stays_though_that_is_created_late() -> None:
+    backend = SearchableBackend(DRIVER)
+    async with Harness(backend) as lab:
+        await create_class(lab, reclaimPolicy="Retain")
+        lab.rules.add(requests("create", "persistentvolumes"), delay(2.0))
+        await lab.start()
+        uid = await ask(lab)
+        await asyncio.sleep(1.0)
+        assert backend.assets
+        await remove(lab)
+        await asyncio.sleep(90.0)
+        assert await lab.volumes() == {f"pvc-{uid}": "Released"}
         assert list(backend.assets) == [f"pvc-{uid}"]
         assert not lab.plane.state.progress.vanished
 

@@ -18,6 +18,7 @@ from volplane.kube.objects import Claim, Node, Pod, StorageClass, Volume, Volume
 from volplane.state.cluster_state import SCRUB_VOLUME, ClusterState, claims_of_pod, finished
 from volplane.state.matching import class_of_claim, source_of
 from volplane.state.naming import shows_asset, volume_name_of, volume_source, volume_with
+from volplane.state.progress import Made
 from volplane.state.records import RecycleIntent, attachment_intent_of, read_intent
 
 _HELD = names.PROVISIONING_FINALIZER
@@ -25,6 +26,8 @@ _MOST_VANISHED = 1_000
 """Claims whose finalizer a tenant removed that are remembered at once. Assets of further ones are leaks."""
 _MOST_OF_NAMESPACE = 100
 """Of them in one namespace: a backend may refuse for ever to say that nothing was made."""
+_WRITE_LASTS = 60.0
+"""Seconds for which a volume may still be created for such a claim: longer than any call of the client."""
 _LONGEST_KEPT = 4_096
 """Characters of annotations and labels that are kept of such a claim."""
 
@@ -112,7 +115,8 @@ class EventHandlers:
                 same = (each.namespace == old.namespace for each in vanished.values())
                 if self.cluster.begun(old.uid) and len(vanished) < _MOST_VANISHED and sum(same) < _MOST_OF_NAMESPACE:
                     vanished[old.uid] = without_record(old)
-                    self.claims.enqueue(old.uid)
+                    made = isinstance(claims.get(old.uid).step, Made)
+                    self.claims.enqueue(old.uid, after=_WRITE_LASTS if made else 0.0)
                 else:
                     claims.forget(old.uid)
             return
