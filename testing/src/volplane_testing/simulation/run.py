@@ -21,7 +21,7 @@ from volplane_testing.simulation.actors import Actors
 from volplane_testing.simulation.attached_storage import Machines
 from volplane_testing.simulation.attaching_nodes import AttachingNodes, SimulatedMachines, node_body
 from volplane_testing.simulation.changes import Changes
-from volplane_testing.simulation.election import Election, Stops
+from volplane_testing.simulation.election import RENEWAL, Election, Stops
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.installations import SecondInstallation
 from volplane_testing.simulation.interruptions import Interruptions
@@ -315,10 +315,11 @@ class _Simulation:
             self._inherit()
 
     def _inherit(self) -> None:
-        """Let a process that works take the Lease of one that died."""
+        """Let a process that works, whose own term is over, begin a term without what it knows once it notices that."""
         if self._election.holder not in {each.name for each in self._living}:
-            heir = self._working()[-1]
-            heir.lead_again(self._election.take(heir.name))
+            name = self._working()[-1].name
+            notices = self._chance.between(0.0, RENEWAL, f"{name} notices that it was followed")
+            self._loop.call_later(notices, self._end_process, name, "another one led since")
 
     def _working(self) -> list[Process]:
         """Return the processes that live, are not stopped, and reach the API server."""
