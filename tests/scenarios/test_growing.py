@@ -12,7 +12,8 @@ import pytest
 
 from scenarios.backends import OK, GrowingBackend, ScriptedBackend
 from scenarios.harness import Harness, Json, Refused
-from scenarios.stories import DRIVER, claim, storage_class
+from scenarios.single import hold
+from scenarios.stories import DRIVER, claim, storage_class, volume
 from volplane import (
     Absent,
     Asset,
@@ -25,6 +26,7 @@ from volplane import (
     ResourceExhausted,
     Unavailable,
     VolumeInUse,
+    VolumeSource,
     hookimpl,
 )
 from volplane.kube import names
@@ -92,6 +94,54 @@ async def test_a_claim_that_asks_for_more_gets_it() -> None:
         assert next(iter(backend.assets.values())).capacity_bytes == TWO_GIB
         assert harness.messages("VolumeResizeSuccessful") == ["Resize volume succeeded"]
         assert backend.calls["expand"] == 1
+
+
+@pytest.mark.parametrize("going", ["the object is deleted", "the object is gone"])
+async def test_a_volume_that_goes_before_its_turn_comes_grows_no_more(going: str) -> None:
+    backend = GrowingBackend(DRIVER)
+    async with Harness(backend) as harness:
+        await bound(harness)
+        name = (await harness.claim("c"))["spec"]["volumeName"]
+
+        async def change(operation: str) -> None:
+            if operation.startswith("expand-"):
+                await harness.delete("volumes", name)
+                if going == "the object is gone":
+                    await harness.patch("volumes", name, {"metadata": {"finalizers": None}})
+
+        hold(harness.plane.operations, change)
+        await ask(harness, "2Gi")
+        await asyncio.sleep(5.0)
+        assert backend.calls["expand"] == 0
+        assert harness.messages("VolumeResizeFailed") == []
+
+
+async def test_a_backend_that_gives_less_than_was_asked_for_is_asked_again() -> None:
+    less = Asset(
+        handle="/assets/x", source=VolumeSource(kind="hostPath", fields={"path": "/assets/x"}), capacity_bytes=1
+    )
+    backend = GrowingBackend(DRIVER, {"expand": [less, OK]})
+    async with Harness(backend) as harness:
+        await bound(harness)
+        await ask(harness, "2Gi")
+        await harness.settle()
+        assert await capacities(harness) == ("2Gi", "2Gi")
+        [told] = harness.messages("VolumeResizeFailed")
+        assert told.startswith("the asset has 1 where 2Gi were asked for")
+
+
+async def test_the_asset_of_a_static_volume_is_of_the_first_generation() -> None:
+    backend = GrowingBackend(DRIVER, {"expand": [InProgress(retry_after=60.0)]})
+    async with Harness(backend) as harness:
+        await harness.create("classes", GROWS)
+        await harness.create("volumes", volume("static", storageClassName="fast"))
+        await harness.create("claims", claim("c", storageClassName="fast"))
+        await harness.start()
+        await harness.settle()
+        await ask(harness, "2Gi")
+        await asyncio.sleep(1.0)
+        [request] = [each for each in backend.requests if isinstance(each, ExpandRequest)]
+        assert (request.volume.owner, request.context.generation) == (None, 1)
 
 
 async def test_what_is_tried_stands_in_the_claim_before_the_backend_is_called() -> None:

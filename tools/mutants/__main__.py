@@ -46,6 +46,8 @@ TESTS: Final = (
     "tests/unit/test_fence.py",
     "tests/integration/test_distributed.py",
     "tests/integration/test_http_connections.py",
+    "tests/integration/test_permissions.py",
+    "tests/integration/test_permissions_of_nodes.py",
     "tests/security/test_scrub_pods.py",
     "tests/security/test_shared_storage.py",
     *(f"tests/unit/{room}" for room in ROOMS),

@@ -43,6 +43,8 @@ SIMULATING: Final = 120.0
 UNTOLD_OF_ROOM, UNTOLD, BESIDE, OVERHEAD = 0.2, 0.05, 0.1, 0.005
 """Changes that a test may notice beside those that it noticed: one of the module's own room, any other. What one counts
 for another function of the module. Seconds that pytest adds to a test."""
+OF_DUTIES: Final = ("tests/integration/test_permissions", "tests/unit/cli/test_manifests.py::test_every_controller")
+"""Tests of what the packages of all duties declare."""
 MEMORY: Final = 4 * 2**30
 """Bytes that a child may have."""
 
@@ -148,8 +150,11 @@ class Judge:
             return (told + untold) / (self._map.seconds(test) + OVERHEAD)
 
         running = set(self._map.covering(variant.path, lines))
-        if variant.at_import:  # What a class says of its fields is no line that a test runs.
-            running |= {test for test in self._map.passing() if test.startswith(room)}
+        if (
+            variant.at_import
+        ):  # What a class says of its fields is no line that a test runs, nor is what a duty declares.
+            declared = (room, *OF_DUTIES) if variant.path.endswith("/__init__.py") else (room,)
+            running |= {test for test in self._map.passing() if test.startswith(declared)}
         covering = sorted(self._items.keys() & running, key=expected, reverse=True)
         asked = [test for test in covering if self._map.mark(test) not in missed]
         spent = accumulate(self._map.seconds(test) for test in asked)

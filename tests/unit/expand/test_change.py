@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from unit.binding.objects import claim, volume
-from unit.deciding import DRIVER, HOOKS, disk, state_with
-from volplane.controller.actions import LiveReads, Patch, Run, Settled, Wait
+from unit.deciding import DRIVER, HOOKS, disk, read, state_with
+from volplane.controller.actions import EventRecord, LiveReads, Patch, Run, Settled, Wait
 from volplane.drivers.owners import SourceOwner
-from volplane.expand.modify import decide_modify
+from volplane.expand.modify import decide_modify, stages
 from volplane.expand.resize import (
     RESIZE_CONDITIONS,
     RESIZING,
@@ -20,9 +20,10 @@ from volplane.expand.resize import (
     conditions_without,
     resume_change,
 )
-from volplane.kube.objects import Volume
+from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
+from volplane.kube.objects import Claim, Metadata, Volume, VolumeAttributesClass
 from volplane.state.naming import asset_key
-from volplane.state.progress import Changing
+from volplane.state.progress import Changed, ChangeStep, Changing, Refused
 from volplane.state.records import INTENT_VERSION, ChangeIntent, read_intent, write_intent
 
 MARK = "example.com/expansion"
@@ -69,6 +70,92 @@ def test_drivers_are_asked_first_whose_a_static_volume_is() -> None:
 def test_a_driver_that_cannot_work_is_waited_for_with_the_reason() -> None:
     reason = "its attributes cannot be changed: it is broken"
     assert changed(its(), SourceOwner(reason="it is broken")) == Wait(reason=reason)
+
+
+# --- attributes ---------------------------------------------------------------------------------------------------
+
+MODIFIES = disk(hooks=HOOKS | {"modify"})
+
+
+def asking(wanted: str | None, target: str = "", state: str = "", **more: Any) -> Claim:
+    """A claim that names this class. target, state: what its status says is being tried. more: of its status."""
+    tried = {"modifyVolumeStatus": {"targetVolumeAttributesClassName": target, "status": state}} if target else {}
+    named = {} if wanted is None else {"volumeAttributesClassName": wanted}
+    return claim(
+        size="1Gi", volumeName="v", status={"phase": "Bound", "capacity": {"storage": "1Gi"}, **tried, **more}, **named
+    )
+
+
+def of_class(item: Claim, step: ChangeStep | None) -> Any:
+    """What is decided about the claim, whose class `fast` exists, once this has been done for it."""
+    held = volume(claim=item, annotations={"pv.kubernetes.io/provisioned-by": DRIVER}, status={"phase": "Bound"})
+    cluster = state_with(item, held, drivers=(MODIFIES,))
+    if step is not None:
+        cluster.progress.changes.track((held.uid, "modify")).step = step
+    found = VolumeAttributesClass(metadata=Metadata(name="fast"), driver_name=DRIVER)
+    return decide_modify(item.key, cluster, read(VOLUME_ATTRIBUTES_CLASSES, "fast", found))
+
+
+def test_one_class_is_one_group_of_calls() -> None:
+    action = of_class(asking("fast", "fast", "InProgress"), None)
+    assert isinstance(action, Run)
+    assert (action.verb, action.group) == ("modify", "modify fast")
+
+
+def test_a_class_is_declared_with_the_condition_that_stock_tools_know() -> None:
+    status = of_class(asking("fast"), None).body["status"]
+    assert status["modifyVolumeStatus"] == {"targetVolumeAttributesClassName": "fast", "status": "InProgress"}
+    assert [each["type"] for each in status["conditions"]] == ["ModifyingVolume"]
+
+
+def test_a_class_that_is_refused_is_named_in_the_status() -> None:
+    status = of_class(asking("fast", "fast", "InProgress"), Refused("fast", "no such tier")).body["status"]
+    assert status["modifyVolumeStatus"] == {"targetVolumeAttributesClassName": "fast", "status": "Infeasible"}
+    assert [(each["type"], each["message"]) for each in status["conditions"]] == [("ModifyVolumeError", "no such tier")]
+
+
+def test_the_end_of_a_change_is_told_to_the_claim() -> None:
+    item = asking("fast", "fast", "InProgress")
+    action = of_class(item, Changed("fast"))
+    told = EventRecord(CLAIMS, item, "Normal", "VolumeModifySuccessful", "modified volume v to fast")
+    assert action.events == (told,)
+
+
+def test_a_class_that_is_not_wanted_any_more_is_told_to_the_claim() -> None:
+    item = asking(None, "fast", "Infeasible")
+    action = of_class(item, None)
+    assert action.body["status"]["modifyVolumeStatus"] is None
+    assert action.events == (
+        EventRecord(CLAIMS, item, "Normal", "VolumeModifyCancelled", "no change to fast any more"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "told"),
+    [
+        (asking(None), []),
+        (
+            asking("fast"),
+            ["it asks for the attributes of VolumeAttributesClass fast: nothing has been done towards it yet"],
+        ),
+        (
+            asking("fast", "fast", "Pending"),
+            ["it asks for the attributes of VolumeAttributesClass fast: that class does not exist yet"],
+        ),
+        (
+            asking(None, "fast", "InProgress"),
+            ["it asks for the attributes of VolumeAttributesClass none: they are being changed"],
+        ),
+        (
+            asking(None, capacity={"storage": "1Mi"}),
+            ["it asks for 1Gi and has 1Mi: nothing has been done towards it yet"],
+        ),
+    ],
+)
+def test_how_far_changes_are_can_be_told(item: Claim, told: list[str]) -> None:
+    assert list(stages(item, expands=True)) == told
+    elsewhere = "changing its volume is another controller's work: this process does not run the expander"
+    assert list(stages(item, expands=False)) == [*told, *([elsewhere] if told else [])]
 
 
 # --- a call that takes long --------------------------------------------------------------------------------------

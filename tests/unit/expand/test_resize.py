@@ -8,8 +8,9 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from unit.deciding import DRIVER, HOOKS, decide_resize, disk, state_with
-from volplane.controller.actions import Patch, Run, Settled, Wait
-from volplane.expand.resize import expansion_target, wants_more
+from volplane.controller.actions import Patch, Run, Settled, Wait, warning
+from volplane.expand.resize import expansion_target, growth, wants_more
+from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume
 from volplane.state.progress import Changed, Refused, Untouched
 
@@ -46,6 +47,7 @@ def its_volume(item: Claim, size: str) -> Volume:
         ("2Gi", "2Gi", "2Gi", "NodeResizePending", None),
         ("2Gi", "2Gi", "2Gi", "NodeResizeInProgress", None),
         ("3Gi", "2Gi", "2Gi", "NodeResizePending", None),
+        ("3Gi", "1Gi", "2Gi", "NodeResizePending", 2),
         ("2Gi", "2Gi", "2Gi", "NodeResizeInfeasible", None),
         ("3Gi", "2Gi", "2Gi", "NodeResizeInfeasible", 3),
         ("2Gi", "2Gi", "", "", 2),
@@ -90,7 +92,8 @@ def test_what_is_tried_is_declared_before_the_hook_is_called() -> None:
     assert status["allocatedResources"] == {"storage": "2Gi"}
     assert status["allocatedResourceStatuses"] == {"storage": TRYING}
     assert [each["type"] for each in status["conditions"]] == ["Resizing"]
-    assert [event.reason for event in action.events] == ["Resizing"]
+    assert [(event.reason, event.message) for event in action.events] == [("Resizing", "resizing volume v to 2Gi")]
+    assert action.body.keys() == {"status"}, "kubelets were told nothing that is to be undone"
 
 
 def test_the_hook_is_called_for_the_size_that_is_declared() -> None:
@@ -121,6 +124,8 @@ def test_the_size_before_is_removed_once_the_claim_shows_that_of_its_volume() ->
     assert isinstance(action, Patch)
     annotations = {"volume.alpha.kubernetes.io/pre-resize-capacity": None}
     assert action.body == {"metadata": {"annotations": annotations}}
+    given_up = bound("2Gi", "2Gi", allocated="9Gi", state="ControllerResizeInfeasible")
+    assert decided(given_up, with_size_before(given_up, "2Gi")).body == action.body, "though a larger one was refused"
     less = bound("1Gi", "1Gi")
     assert isinstance(decided(less, with_size_before(less, "2Gi")), Settled), "its file system has yet to grow"
     foreign = with_size_before(item, "2Gi", maker="other.example.com")
@@ -201,6 +206,61 @@ def test_nothing_grows_but_the_claims_own_volume(other: Volume | None) -> None:
     assert decide_resize(item.key, state) == Settled()
 
 
+def test_a_claim_that_is_gone_asks_for_nothing() -> None:
+    assert decide_resize("default/gone", state_with(drivers=(GROWING,))) == Settled()
+
+
+def test_the_process_of_its_node_says_what_becomes_of_a_volume_there() -> None:
+    item = bound("2Gi")
+    local = volume(
+        claim=item,
+        size="1Gi",
+        annotations={"pv.kubernetes.io/provisioned-by": "local.example.com"},
+        status={"phase": "Bound"},
+    )
+    assert decide_resize(item.key, state_with(item, local, distributed=(disk("local.example.com"),))) == Settled()
+
+
+CONTROLLER, NODE = "ControllerResizeError", "NodeResizeError"
+
+
+@pytest.mark.parametrize(
+    ("item", "condition", "stage"),
+    [
+        (bound("2Gi"), "", "nothing has been done towards it yet"),
+        (bound("2Gi", allocated="2Gi", state=TRYING), "", "the asset is being grown to 2Gi"),
+        (bound("2Gi", allocated="2Gi", state=TRYING), CONTROLLER, "the asset is being grown to 2Gi (no room)"),
+        (
+            bound("2Gi", allocated="9Gi", state="ControllerResizeInfeasible"),
+            CONTROLLER,
+            "the backend refuses 9Gi (no room); ask for less, yet more than it has",
+        ),
+        (
+            bound("2Gi", allocated="2Gi", state="NodeResizePending"),
+            NODE,
+            "the asset has 2Gi; the node grows the file system when a pod uses the volume there",
+        ),
+        (
+            bound("2Gi", allocated="2Gi", state="NodeResizeInProgress"),
+            NODE,
+            "the asset has 2Gi; the node is growing the file system (no room)",
+        ),
+        (
+            bound("2Gi", state="NodeResizeInfeasible"),
+            NODE,
+            "the asset has the new size, but the node cannot grow the file system (no room)",
+        ),
+    ],
+)
+def test_how_far_a_growth_is_can_be_told(item: Claim, condition: str, stage: str) -> None:
+    item.status.conditions = [{"type": condition, "status": "True", "message": "no room"}] if condition else None
+    assert growth(item) == f"it asks for 2Gi and has 1Gi: {stage}"
+
+
+def test_of_a_claim_that_has_what_it_asks_for_nothing_is_told() -> None:
+    assert growth(bound("1Gi", allocated="2Gi", state="ControllerResizeInfeasible")) == ""
+
+
 def test_while_its_driver_starts_nothing_is_said_to_have_failed() -> None:
     item = bound("2Gi")
     action = decide_resize(item.key, state_with(item, its_volume(item, "1Gi"), broken={DRIVER: "is starting"}))
@@ -229,6 +289,6 @@ def test_a_volume_of_no_driver_here_is_said_to_wait_for_another_controller() -> 
     )
     action = decide_resize(item.key, state_with(item, foreign, drivers=(GROWING,)))
     assert isinstance(action, Wait)
-    assert [event.reason for event in action.events] == ["ExternalExpanding"]
+    assert action.events == (warning(CLAIMS, item, "ExternalExpanding", action.reason),)
     beside = state_with(item, foreign, drivers=(GROWING,), binder=False)
     assert decide_resize(item.key, beside) == Settled()
