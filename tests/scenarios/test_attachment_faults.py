@@ -232,6 +232,21 @@ async def test_lists_that_fail_do_not_end_the_comparisons() -> None:
         comparing.cancel()
 
 
+@pytest.mark.parametrize("place", ["i-3", "z/i-3", "aws:///z/i-3"])
+async def test_a_backend_may_list_a_machine_by_an_end_of_its_id(place: str) -> None:
+    async with a_world() as world:
+        world.api.create("nodes", {"metadata": {"name": "node-3"}, "spec": {"providerID": "aws:///z/i-3"}})
+        await world.attach("node-3")
+        world.asset.attached_to[:] = [place]
+        assert await looked_twice(world) == [place]
+        volume: Any = world.api.get("persistentvolumes", world.volume)
+        reasons = {event["reason"] for event in world.api.events(volume)}
+        assert not reasons & {"UnexpectedAttachment", "AttachmentLost"}
+        world.asset.attached_to[:] = ["3", "other/i-3"]
+        await looked_twice(world)
+        assert "AttachmentLost" in {event["reason"] for event in world.api.events(volume)}, "that is no end of it"
+
+
 async def test_what_a_person_attached_to_a_machine_that_is_no_node_stays() -> None:
     async with a_world() as world:
         world.asset.attached_to.append("rescue-host")

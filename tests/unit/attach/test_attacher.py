@@ -17,11 +17,20 @@ from volplane.attach.attacher import (
     identity_of_record,
     intent_of,
     node_of_record,
+    volume_to_attach,
 )
-from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait
+from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.kube import names
-from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, VolumeAttachment
+from volplane.kube.kinds import CSI_DRIVERS
+from volplane.kube.objects import (
+    AttachmentSource,
+    CsiDriver,
+    CsiDriverSpec,
+    KubeObject,
+    Metadata,
+    VolumeAttachment,
+)
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import asset_key
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached
@@ -136,6 +145,28 @@ def test_a_volume_that_is_being_deleted_is_not_attached() -> None:
     assert "is being deleted" in status(decided(attachment(), used, gone, node()))["attachError"]["message"]
 
 
+def test_an_attachment_of_no_volume_is_not_served() -> None:
+    subject = recorded()
+    subject = replace(subject, spec=replace(subject.spec, source=AttachmentSource()))
+    error = status(decided(subject, *bound(), node()))["attachError"]
+    assert error["message"] == "it names no PersistentVolume; others are not served"
+    shown = replace(subject, status=replace(subject.status, attached=True))
+    assert decided(shown, *bound(), node()) == Settled(), "nothing says what is attached"
+
+
+def test_what_is_attached_to_a_node_that_is_gone_is_left_alone() -> None:
+    assert decided(recorded(attached=True), *bound()) == Settled()
+    assert decided(recorded(attached=True), node()) == Settled()
+
+
+def test_metadata_that_somebody_edits_is_put_right() -> None:
+    subject = recorded(attached=True, metadata={"devicePath": "/dev/null", "added": "x"})
+    state = world(subject, *bound(), node())
+    state.progress.attachments.track(subject.uid).succeeded(Attached({"devicePath": "/dev/xvdba"}))
+    expected = {"devicePath": "/dev/xvdba", "added": None}
+    assert status(decide_attachment(subject.key, state, LiveReads()))["attachmentMetadata"] == expected
+
+
 def test_another_machine_under_the_name_of_the_node_is_said() -> None:
     action = decided(recorded(attached=True), *bound(), node(provider_id="aws:///z/i-new", uid="uid-new"))
     shown = status(action)
@@ -209,6 +240,21 @@ def test_the_record_says_all_that_detach_needs() -> None:
     assert identity.owner is None, "a static volume carries nobody's marks"
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"csi": {"driver": CSI, "volumeHandle": "h-1", "volumeAttributes": {"tier": "fast"}}, "hostPath": None},
+        {"annotations": {names.PROVISIONED_BY: CSI, names.HANDLE: "h-1", names.ATTRIBUTES: '{"tier": "fast"}'}},
+    ],
+    ids=["csi", "another source"],
+)
+def test_a_volume_is_detached_as_what_it_was_attached_as(source: dict[str, Any]) -> None:
+    made = volume("pvc-1", claim=claim("c"), accessModes=["ReadWriteMany"], volumeMode="Block", **source)
+    shown = volume_to_attach(made, attaching(), "test")
+    assert shown.attributes == {"tier": "fast"}
+    assert identity_of_record(intent_of(made, attaching(), "uid-node-a", "test"), "test") == shown
+
+
 def test_without_our_finalizer_nothing_was_attached() -> None:
     assert decided(attachment(deleted=True, finalizers=["other"]), *bound(), node()) == Settled()
 
@@ -263,6 +309,7 @@ def test_one_that_says_otherwise_is_named() -> None:
     action = decide_csi_driver(CSI, world(wrong), **BOTH)
     assert isinstance(action, Wait)
     assert "delete the object" in action.reason
+    assert action.events == (warning(CSI_DRIVERS, wrong, "AttachRequiredDiffers", action.reason),)
 
 
 # --- records of a former version ----------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ from unit.attach.test_attach_detach import IN_TREE, Keys, in_tree, newer, record
 from unit.binding.objects import volume
 from unit.deciding import state_with
 from volplane.attach.attach_detach import AttachDetachState
+from volplane.attach.operation import AttacherHandlers
 from volplane.attach.reconcile import AttachDetach
 from volplane.kube.objects import KubeObject, Node, VolumeAttachment
+from volplane.state.progress import UnrecordedAttachment
 
 
 class World:
@@ -102,3 +104,61 @@ def test_so_does_the_detach_of_a_disk_of_an_in_tree_volume() -> None:
     AttachDetach(state, pairs=pairs, nodes=Keys()).subscribe()
     state.cluster.attachments.observe_deleted(through.key, through.uid)
     assert IN_TREE.key in pairs.keys
+
+
+# --- the attacher -------------------------------------------------------------------------------------------------
+
+
+class AttacherWorld:
+    """Handlers of the attacher over caches with a volume and its attachment to node-a."""
+
+    def __init__(self, *objects: KubeObject) -> None:
+        self.cluster = state_with(*objects)
+        self.queue = Keys()
+        AttacherHandlers(self.cluster, self.queue).subscribe()
+
+    def woken(self) -> list[str]:
+        """Keys that were queued since the last question."""
+        found, self.queue.keys = self.queue.keys, []
+        return found
+
+
+def test_an_attachment_that_is_there_ends_what_was_seen_without_it() -> None:
+    subject = attachment()
+    world = AttacherWorld(*bound())
+    seen = UnrecordedAttachment(volume="v", uid="uid-v", driver=CSI, node="node-a", node_uid="uid-node-a", seen=0.0)
+    world.cluster.progress.unrecorded[subject.name] = seen
+    world.cluster.attachments.observe(subject)
+    assert world.cluster.progress.unrecorded == {}
+    assert world.woken() == [subject.name]
+    world.cluster.progress.unrecorded[subject.name] = seen
+    world.cluster.attachments.observe_deleted(subject.name, subject.uid)
+    assert world.cluster.progress.unrecorded == {}, "it is gone: the next listing shows what is left"
+    assert world.woken() == []
+
+
+def test_a_volume_that_comes_ends_or_is_gone_wakes_its_attachments() -> None:
+    subject, made = attachment(), bound()[1]
+    world = AttacherWorld(subject)
+    world.cluster.volumes.observe(made)
+    assert world.woken() == [subject.name]
+    world.cluster.volumes.observe(replace(made, metadata=newer(made, 2)))
+    assert world.woken() == [], "nothing of it that counts has changed"
+    ending = replace(newer(made, 3), deletion_timestamp="2026-01-01T00:00:00Z")
+    world.cluster.volumes.observe(replace(made, metadata=ending))
+    assert world.woken() == [subject.name]
+    world.cluster.volumes.observe_deleted(made.key, made.uid)
+    assert world.woken() == [subject.name]
+
+
+def test_a_node_that_comes_changes_its_machine_or_is_gone_wakes_its_attachments() -> None:
+    subject, there = attachment(), node()
+    world = AttacherWorld(subject, attachment("node-b", name="other"))
+    world.cluster.nodes.observe(there)
+    assert world.woken() == [subject.name]
+    world.cluster.nodes.observe(replace(node(in_use=[UNIQUE]), metadata=newer(there, 2)))
+    assert world.woken() == []
+    world.cluster.nodes.observe(replace(node(provider_id="aws:///z/i-2"), metadata=newer(there, 3)))
+    assert world.woken() == [subject.name]
+    world.cluster.nodes.observe_deleted(there.key, there.uid)
+    assert world.woken() == [subject.name]

@@ -107,3 +107,7 @@ def test_only_who_serves_the_attachments_of_a_volume_puts_one_back() -> None:
     volume = bound()[1]
     assert unrecorded_attachment(volume, "node-a", CSI, world()) == NAME
     assert unrecorded_attachment(volume, "node-a", "another.example.com", world()) == ""
+
+
+def test_a_driver_that_cannot_be_used_now_is_waited_for() -> None:
+    assert decided(driver="other.example.com") == Wait(reason="driver other.example.com is not usable")
