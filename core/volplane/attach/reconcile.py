@@ -160,7 +160,6 @@ class AttachDetach:
             volume = self.state.cluster.volumes.get(name)
             if volume is not None:
                 self._queue_volume(volume)
-        self._queue_claim((new or old or Claim()).key)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         if _unchanged(old, new, lambda volume: (volume.spec.claim_ref, volume.spec.csi, volume.spec.access_modes)):

@@ -106,6 +106,23 @@ def test_so_does_the_detach_of_a_disk_of_an_in_tree_volume() -> None:
     assert IN_TREE.key in pairs.keys
 
 
+def test_a_claim_that_is_bound_and_one_that_goes_wake_who_uses_the_volume() -> None:
+    used, made = bound()
+    world = World(node(), attachment())
+    lost = replace(used, metadata=newer(used, 2), status=replace(used.status, phase="Lost"))
+    for change in (lost, replace(used, metadata=newer(used, 3))):
+        world.pairs.keys.clear()
+        world.state.cluster.claims.observe(change)
+        assert PAIR.key in world.pairs.keys
+    world.pairs.keys.clear()
+    world.state.cluster.claims.observe_deleted(used.key, used.uid)
+    assert PAIR.key in world.pairs.keys
+    world.state.cluster.volumes.observe_deleted(made.key, made.uid)
+    world.pairs.keys.clear()
+    world.state.cluster.claims.observe(replace(used, metadata=newer(used, 9)))
+    assert world.pairs.keys == [], "its volume wakes them when it comes"
+
+
 # --- the attacher -------------------------------------------------------------------------------------------------
 
 
