@@ -131,6 +131,22 @@ async def test_attachments_of_a_late_driver_wait_for_it_and_nobody_else_serves_t
         assert attached(cluster, volume)
 
 
+async def test_claims_of_a_late_driver_grow_once_it_is_made(late: Late) -> None:
+    async with two_drivers() as cluster:
+        cluster.api.patch("storageclasses", "late", {"allowVolumeExpansion": True})
+        await volume_of_the_late_driver(cluster, late)
+        await cluster.restart()
+        [claim] = cluster.api.all("persistentvolumeclaims")
+        name, size = claim["metadata"]["name"], {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
+        cluster.api.patch("persistentvolumeclaims", name, size)
+        await cluster.advance(20.0)
+        assert "importing the backend" in reasons_of(cluster.controllers.plane)[f"resizer default/{name}"]
+        late.made()
+        await cluster.advance(5.0)
+        [claim] = cluster.api.all("persistentvolumeclaims")
+        assert claim["status"]["capacity"] == {"storage": "2Gi"}
+
+
 async def test_the_attacher_runs_though_no_driver_that_attaches_was_made_before_the_term(late: Late) -> None:
     async with Cluster() as cluster:
         cluster.api.create("nodes", {"metadata": {"name": "node-1"}, "spec": {"providerID": "memory:///node-1"}})
