@@ -259,11 +259,13 @@ LATER = {
     ("get", "volumesnapshots"),
     ("patch", "volumesnapshots"),
     ("get", "volumesnapshotcontents"),
+    ("list", "referencegrants"),
 }
 """What happens minutes later, or seconds: an event counted again, a lease renewed; a selected node that is gone; a
 CSIDriver that somebody else made at the same moment; a class that changed while its asset was made; what is attached
 without a VolumeAttachment; a content that is deleted, and its VolumeSnapshot is not; a restore
-(tests/scenarios/test_restores.py). And a scrub by a claim, for which a backend must have disks
+(tests/scenarios/test_restores.py), of another namespace, too (tests/integration/test_other_namespaces.py). And a scrub
+by a claim, for which a backend must have disks
 (tests/integration/test_attached_disks.py).
 """
 

@@ -95,6 +95,10 @@ async def test_a_bad_schedule_is_said_on_the_claim_and_in_explain_and_a_better_o
         annotate(cluster, "data", schedule=OFTEN)
         await cluster.settle()
         assert measured(cluster) == {"followed": 1.0}
+        annotate(cluster, "data", schedule=None)
+        await cluster.settle()
+        assert not measured(cluster)
+        assert "its schedule of snapshots" not in explained(cluster)
 
 
 async def test_the_schedule_of_a_class_and_its_suspension_reach_all_its_claims() -> None:

@@ -184,7 +184,7 @@ class OperationDeps:
         volume = await self.live_volume(name)
         reference = volume.spec.claim_ref if volume is not None else None
         source = source_of(claim) if claim is not None and reference is not None else None
-        if claim and reference and source and reference.key != f"{claim.namespace}/{source.name}":
+        if claim and reference and source and reference.key != source.key_from(claim.namespace):
             # Its tenant can remove what holds it, and the volume may have another one's data by now.
             raise NotFound(f'volume "{name}" is another claim\'s now, not that of {source.name}: it is not copied')
         identity = volume_identity(volume, self.cluster.cluster_id) if volume is not None else None

@@ -108,7 +108,8 @@ class Client:
     async def get(self, kind: Kind[T], key: str, *, seconds: float | None = None) -> T:
         """Read one object from the server. Raises ApiNotFound."""
         # Tenants write names of what is read. To one that none can have a proxy may answer as if the server were gone.
-        if key.count("/") != kind.namespaced or not all(map(_SEGMENT.fullmatch, key.split("/"))):
+        parts = key.removesuffix("/" if kind.whole else "").split("/")
+        if key.count("/") != kind.namespaced or not all(map(_SEGMENT.fullmatch, parts)):
             raise ApiNotFound(f"{kind.plural} {key[:80]!r}: no object can have this name", status=404)
         return self._object(kind, await self._send("get", kind.plural, kind.path_of(key), seconds=seconds))
 

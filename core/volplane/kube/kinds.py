@@ -21,6 +21,8 @@ class Kind(Generic[T]):
     struct: type[T]
     optional: bool = False
     """A cluster may lack it: it is defined by a CustomResourceDefinition."""
+    whole: bool = False
+    """All of a namespace are read together, as one object; its key is the namespace and a slash."""
     prefix: str = field(init=False, repr=False, compare=False)
     """Where the paths of the group begin."""
 
@@ -60,6 +62,15 @@ CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, object
 CAPACITIES = Kind("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities", True, objects.CsiStorageCapacity)
 ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)
+REFERENCE_GRANTS = Kind(
+    "gateway.networking.k8s.io/v1beta1",
+    "ReferenceGrantList",
+    "referencegrants",
+    True,
+    objects.ReferenceGrants,
+    optional=True,
+    whole=True,
+)
 _SNAPSHOTS = "snapshot.storage.k8s.io/v1"
 VOLUME_SNAPSHOTS = Kind(_SNAPSHOTS, "VolumeSnapshot", "volumesnapshots", True, objects.VolumeSnapshot, optional=True)
 VOLUME_SNAPSHOT_CONTENTS = Kind(

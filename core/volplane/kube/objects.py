@@ -220,6 +220,10 @@ class TypedReference(Fields):
     api_group: str | None = None
     namespace: str | None = None
 
+    def key_from(self, namespace: str) -> str:
+        """Return the key of the source of a claim of this namespace."""
+        return f"{self.namespace or namespace}/{self.name}"
+
 
 class ClaimSpec(Fields):
     access_modes: list[str] | None = None
@@ -499,6 +503,30 @@ class SnapshotContentStatus(Fields):
 class VolumeSnapshotContent(KubeObject):
     spec: SnapshotContentSpec = msgspec.field(default_factory=SnapshotContentSpec)
     status: SnapshotContentStatus = msgspec.field(default_factory=SnapshotContentStatus)
+
+
+class GrantedReference(Fields):
+    """Who may refer to a namespace's objects (namespace is set), or to which (name: None or "" = all of the kind)."""
+
+    group: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str | None = None
+
+
+class ReferenceGrantSpec(Fields):
+    origins: list[GrantedReference] | None = msgspec.field(default=None, name="from")
+    to: list[GrantedReference] | None = None
+
+
+class ReferenceGrant(KubeObject):
+    spec: ReferenceGrantSpec = msgspec.field(default_factory=ReferenceGrantSpec)
+
+
+class ReferenceGrants(KubeObject):
+    """All of a namespace: nobody knows the name of the one that counts."""
+
+    items: list[ReferenceGrant] | None = None
 
 
 class VolumeSnapshotClass(KubeObject):

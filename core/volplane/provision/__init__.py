@@ -37,5 +37,6 @@ PROVISIONER: Final[Duty[OperationDeps]] = Duty(
         Rule("storage.k8s.io", "storageclasses", ("get",)),
         Rule("snapshot.storage.k8s.io", "volumesnapshots", ("get", "patch"), where="cluster"),
         Rule("snapshot.storage.k8s.io", "volumesnapshotcontents", ("get",), where="cluster"),
+        Rule("gateway.networking.k8s.io", "referencegrants", ("list",), where="cluster"),
     ),
 )

@@ -289,7 +289,7 @@ def _after_hook(
             fresh = replace(intent, v=INTENT_VERSION, segment=None, state=None, discard=None, fence="")
             return terms.reschedule(claim, fresh, cluster)
         case None if (source := source_of(claim)) is not None:
-            if (step := sources.hold(claim, source, reads)) is not None:
+            if (step := sources.hold(claim, source, cluster, reads)) is not None:
                 return step
     return record.run_provision(claim, storage_class, driver)
 

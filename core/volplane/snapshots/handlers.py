@@ -96,7 +96,7 @@ class SnapshotHandlers:
             self.sources.enqueue(claim.key)
         source = source_of(claim)
         if source is not None and source.kind == VOLUME_SNAPSHOTS.kind:
-            self.snapshots.enqueue(f"{claim.namespace}/{source.name}")
+            self.snapshots.enqueue(source.key_from(claim.namespace))
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         reference = (new or old or Volume()).spec.claim_ref

@@ -28,10 +28,11 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import driver_of
 from volplane.intents.requests import allowed_segments, segments_of
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES, Kind
+from volplane.kube.kinds import CLAIMS, REFERENCE_GRANTS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES, Kind
 from volplane.kube.objects import (
     Claim,
     KubeObject,
+    ReferenceGrants,
     StorageClass,
     TypedReference,
     Volume,
@@ -75,7 +76,7 @@ class Wanted(NamedTuple):
     @property
     def key(self) -> str:
         """Key of the source."""
-        return f"{self.claim.namespace}/{self.source.name}"
+        return self.source.key_from(self.claim.namespace)
 
 
 class Source(NamedTuple):
@@ -120,12 +121,11 @@ def refused_on_nodes(claim: Claim, source: TypedReference, driver: str) -> Wait:
 
 
 def obstacle_of(claim: Claim, source: TypedReference, driver: DriverView) -> str:
-    """Return why the driver can make nothing of a source of this kind, or from this namespace; or ""."""
+    """Return why the driver can make nothing of a source of this kind or name; or ""."""
     if not is_name(source.name):
         return f'"{source.name}" is the name of no {source.kind}: names have lower case letters, digits, "-" and "."'
-    if (source.namespace or claim.namespace) != claim.namespace:
-        theirs = f"{source.namespace}/{source.name} of {source.kind} dataSource"
-        return f"accessing {theirs} from {claim.key} isn't allowed; only sources of its own namespace are supported"
+    if not is_name(source.namespace or claim.namespace):
+        return f'"{source.namespace}" is the name of no namespace'
     if source.kind == SNAPSHOT:
         if source.api_group != GROUP:
             belongs = "the PVC source does not belong to the right APIGroup"
@@ -140,6 +140,8 @@ def obstacle_of(claim: Claim, source: TypedReference, driver: DriverView) -> str
 
 def resolve(wanted: Wanted, cluster: ClusterState, reads: LiveReads) -> Source | Action:
     """Return the source as it is now, or what comes first: a live read, a question to the driver, a wait."""
+    if (first := ungranted(wanted.claim, wanted.source, cluster, reads)) is not None:
+        return first
     if wanted.source.kind == CLAIM:
         return _resolve_claim(wanted, cluster, reads)
     claim, driver = wanted.claim, wanted.driver
@@ -174,12 +176,43 @@ def _seen(reads: LiveReads, kind: Kind[Any], key: str) -> KubeObject | None:
 
 
 def _awaited(wanted: Wanted, why: str, cluster: ClusterState) -> Wait:
+    what = f"error getting handle for DataSource Type {wanted.source.kind} by Name {wanted.source.name}"
+    return _refused(wanted.claim, f"{what}: {why}", cluster)
+
+
+def _refused(claim: Claim, why: str, cluster: ClusterState) -> Wait:
     """Wait until the source may have changed: nothing tells of that. The older the claim, the longer."""
-    source, age = wanted.source, cluster.seconds_since(wanted.claim.metadata.creation_timestamp)
-    what = f"error getting handle for DataSource Type {source.kind} by Name {source.name}"
-    failed = f'Failed to provision volume with StorageClass "{wanted.storage_class.name}": {what}: {why}'
-    events, looks = (record.provisioning_failed(wanted.claim, failed),), (int(age) + 1).bit_length()
-    return Wait(reason=f"{what}: {why}", events=events, seconds=SOURCE_AWAITED.delay(looks))
+    failed = f'Failed to provision volume with StorageClass "{class_of_claim(claim) or ""}": {why}'
+    looks = (int(cluster.seconds_since(claim.metadata.creation_timestamp)) + 1).bit_length()
+    events = (record.provisioning_failed(claim, failed),)
+    return Wait(reason=why, events=events, seconds=SOURCE_AWAITED.delay(looks))
+
+
+def ungranted(claim: Claim, source: TypedReference, cluster: ClusterState, reads: LiveReads) -> Read | Wait | None:
+    """Return what comes before a source of another namespace may be looked at, or refuses it; None: it may be used.
+
+    The grants are read live in each pass that writes for it: one that was withdrawn does not count any more. Nothing
+    is said of the source itself before. Source: IsGranted of external-provisioner.
+    """
+    namespace = source.namespace or claim.namespace
+    if namespace == claim.namespace:
+        return None
+    if (read := _read(reads, REFERENCE_GRANTS, f"{namespace}/", "may the claim use a source there?")) is not None:
+        return read
+    grants = _seen(reads, REFERENCE_GRANTS, f"{namespace}/")
+    for grant in (grants.items or ()) if isinstance(grants, ReferenceGrants) else ():
+        ours = any(
+            (each.group, each.kind, each.namespace) == ("", CLAIM, claim.namespace) for each in grant.spec.origins or ()
+        )
+        theirs = (source.api_group or "", source.kind)
+        if ours and any(
+            (each.group, each.kind) == theirs and each.name in (None, "", source.name) for each in grant.spec.to or ()
+        ):
+            return None
+    where = f"{namespace}/{source.name} of {source.kind} dataSource"
+    served = "" if isinstance(grants, ReferenceGrants) else ", and the API server serves no ReferenceGrants"
+    advice = f"a ReferenceGrant in namespace {namespace} has to allow it{served}"
+    return _refused(claim, f"accessing {where} from {claim.key} isn't allowed; {advice}", cluster)
 
 
 def snapshot_refusal(wanted: Wanted, snapshot: KubeObject | None, content: KubeObject | None) -> str:
@@ -344,11 +377,13 @@ def _shown(places: Iterable[Segment]) -> str:
 # --- what holds it ------------------------------------------------------------------------------------------------
 
 
-def hold(claim: Claim, source: TypedReference, reads: LiveReads) -> Read | Patch | None:
+def hold(claim: Claim, source: TypedReference, cluster: ClusterState, reads: LiveReads) -> Read | Patch | Wait | None:
     """Return what puts the finalizer on the source, or None: it is there, or the source is going already."""
+    if (first := ungranted(claim, source, cluster, reads)) is not None:
+        return first
     kind: Kind[Any] = VOLUME_SNAPSHOTS if source.kind == SNAPSHOT else CLAIMS
     finalizer = names.RESTORED_SNAPSHOT if source.kind == SNAPSHOT else names.CLONED_CLAIM
-    key = f"{claim.namespace}/{source.name}"
+    key = source.key_from(claim.namespace)
     if (read := _read(reads, kind, key, "is the source held while the volume is made?")) is not None:
         return read
     item = _seen(reads, kind, key)
@@ -371,7 +406,7 @@ def release(claim: Claim, cluster: ClusterState, reads: LiveReads) -> Read | Pat
         return None
     if not _is_over(claim, cluster):
         return None
-    key = f"{claim.namespace}/{source.name}"
+    key = source.key_from(claim.namespace)
     others = (each for each in _made_of(VOLUME_SNAPSHOTS, key, cluster) if each.uid != claim.uid)
     if any(_names_snapshot(other, cluster) and not _is_over(other, cluster) for other in others):
         return None
@@ -409,8 +444,14 @@ def unbound_of(kind: Kind[Any], key: str, cluster: ClusterState) -> Iterator[Cla
 
 
 def _made_of(kind: Kind[Any], key: str, cluster: ClusterState) -> Iterable[Claim]:
-    """Return the claims of its namespace that name this object as their source; others are refused."""
-    return cluster.claims.by_index("source", f"{kind.kind} {key}")
+    """Return the claims that name this object as their source; of other namespaces those that were granted it."""
+    made, namespace = cluster.claims.by_index("source", f"{kind.kind} {key}"), key.partition("/")[0]
+    return (each for each in made if each.namespace == namespace or _is_recorded(each, cluster))
+
+
+def _is_recorded(claim: Claim, cluster: ClusterState) -> bool:
+    intent = cluster.intent_of(claim)
+    return intent is not None and intent.source is not None
 
 
 def _names_snapshot(claim: Claim, cluster: ClusterState) -> bool:

@@ -84,10 +84,10 @@ class EventHandlers:
         present = new or old or Claim()
         if old is None or new is None or not _only_deleted(old, new):
             self.claims.enqueue(present.key)
-        if self.cluster.schedule_of(present) is not None:
+        if any(item is not None and self.cluster.schedule_of(item) is not None for item in (old, new)):
             self.schedules.enqueue(present.key)
         if (source := source_of(present)) is not None and source.kind == self.cluster.claims.kind.kind:
-            self.claims.enqueue(f"{present.namespace}/{source.name}")  # It may be held for this claim alone.
+            self.claims.enqueue(source.key_from(present.namespace))  # It may be held for this claim alone.
         named = sorted({item.spec.volume_name for item in (old, new) if item is not None} - {""})
         reserved: list[str] = []
         if (

@@ -111,12 +111,9 @@ def source_of(claim: Claim) -> TypedReference | None:
 
 
 def source_key(claim: Claim) -> str:
-    """Return kind and key of what the volume is to be made of; "" = nothing, or a source of another namespace, which is
-    refused.
-    """
+    """Return kind and key of what the volume is to be made of; "" = nothing."""
     source = source_of(claim)
-    foreign = source is None or source.namespace not in (None, "", claim.namespace)
-    return "" if foreign or source is None else f"{source.kind} {claim.namespace}/{source.name}"
+    return f"{source.kind} {source.key_from(claim.namespace)}" if source is not None else ""
 
 
 def demand_of(claim: Claim) -> Demand:

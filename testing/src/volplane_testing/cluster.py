@@ -63,14 +63,17 @@ class Cluster:
         controllers: frozenset[str] = frozenset(ALL_CONTROLLERS),
         limits: Mapping[str, DriverLimits] | None = None,
         scrubber: ScrubberSettings | None = None,
+        feature_gates: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         """backends: instances, by driver name or in a list (the driver has the backend's default name, else
         `backend-1.example.com` and so on). A callable makes a fresh instance at every start. None: a `MemoryBackend`.
 
-        extensions: instances, the first is the outermost. limits: by driver name. seed: of names that the server makes.
+        extensions: instances, the first is the outermost. limits: by driver name.
+        feature_gates: of the API server. seed: of names that the server makes.
         """
         given = [MemoryBackend()] if backends is None else backends
+        self._gates = feature_gates
         self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
         self._spec = ControllerSpec(
             backends=given if isinstance(given, Mapping) else _named(given),
@@ -90,7 +93,7 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         self._changed = asyncio.Event()
-        self.server = ApiServer(now=clock.now, random=self._random)
+        self.server = ApiServer(now=clock.now, random=self._random, feature_gates=self._gates)
         self.api = Api(self.server)
         await self._start()
         return self

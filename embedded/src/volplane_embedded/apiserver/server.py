@@ -15,6 +15,7 @@ from volplane_embedded.apiserver.custom_kinds import CustomKinds
 from volplane_embedded.apiserver.deletion import Deletion
 from volplane_embedded.apiserver.discovery import Discovery
 from volplane_embedded.apiserver.errors import StatusError, bad_request
+from volplane_embedded.apiserver.kinds import CROSS_NAMESPACE
 from volplane_embedded.apiserver.kinds import resources as all_resources
 from volplane_embedded.apiserver.lists import Lists
 from volplane_embedded.apiserver.namespace_lifecycle import INITIAL, NamespaceLifecycle
@@ -61,13 +62,17 @@ class ApiServer:
         watch_buffer: int = 10_000,
         without_bookmarks: frozenset[str] = frozenset({"events"}),
         without: Collection[str] = (),
+        feature_gates: Collection[str] = (),
     ) -> None:
         """disabled_admission: names of plugins, as in the stock flag. without: API groups of snapshots whose
         CustomResourceDefinitions the server does not begin with. without_bookmarks: plurals of kinds whose watches
         get none; a stock server has no watch cache for events, and sends none for quiet kinds if its etcd reports no
-        progress. Raises ValueError for an unknown name of a plugin.
+        progress. feature_gates: those that are on, and off by default. Raises ValueError for an unknown name of a
+        plugin or a gate.
         """
-        served = tuple(resources) if resources is not None else all_resources(now)
+        if unknown := sorted(set(feature_gates) - {CROSS_NAMESPACE}):
+            raise ValueError(f"feature gate {unknown[0]!r} is not known here; {CROSS_NAMESPACE} is")
+        served = tuple(resources) if resources is not None else all_resources(now, feature_gates)
         self.store = store if store is not None else Store(history=history)
         self.log_source: LogSource | None = None
         """Set by the kubelet, which runs the containers."""

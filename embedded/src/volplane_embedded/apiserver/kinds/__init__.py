@@ -6,6 +6,7 @@ objects; they never write.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Final
 
@@ -30,14 +31,18 @@ from volplane_embedded.apiserver.resources import Clock, Resource
 __all__ = ["RESOURCES", "resources"]
 
 
-def resources(now: Clock) -> tuple[Resource, ...]:
-    """Return the served resources, with strategies that read wall time from `now`."""
+CROSS_NAMESPACE: Final = "CrossNamespaceVolumeDataSource"
+"""The one feature gate that can be set, of those that are off by default."""
+
+
+def resources(now: Clock, gates: Collection[str] = ()) -> tuple[Resource, ...]:
+    """Return the served resources, with strategies that read wall time from `now`. gates: that are on."""
     return (
         configmaps.RESOURCE,
         events.CORE,
         namespaces.RESOURCE,
         nodes.RESOURCE,
-        persistentvolumeclaims.RESOURCE,
+        persistentvolumeclaims.resource(cross_namespace=CROSS_NAMESPACE in gates),
         persistentvolumes.resource(now),
         pods.resource(now),
         resourcequotas.RESOURCE,

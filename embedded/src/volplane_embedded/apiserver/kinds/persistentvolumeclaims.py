@@ -45,6 +45,11 @@ _OLD_SOURCES: Final = frozenset({("", _CLAIM), ("snapshot.storage.k8s.io", "Volu
 
 
 class ClaimStrategy(StatusStrategy):
+    """cross_namespace: the feature gate CrossNamespaceVolumeDataSource."""
+
+    def __init__(self, *, cross_namespace: bool = False) -> None:
+        self._cross_namespace = cross_namespace
+
     def default(self, obj: Json) -> None:
         default_spec(obj.setdefault("spec", {}))
         status = obj.setdefault("status", {})
@@ -54,12 +59,18 @@ class ClaimStrategy(StatusStrategy):
 
     def prepare_create(self, obj: Json) -> None:
         obj["status"] = {"phase": "Pending"}
-        _prepare_sources(obj["spec"], {})
+        self._prepare_sources(obj["spec"], {})
 
     def prepare_update(self, new: Json, old: Json, subresource: str) -> None:
         super().prepare_update(new, old, subresource)
         if not subresource:
-            _prepare_sources(new["spec"], old["spec"])
+            self._prepare_sources(new["spec"], old["spec"])
+
+    def _prepare_sources(self, spec: Json, before: Json) -> None:
+        foreign = bool((spec.get("dataSourceRef") or {}).get("namespace"))
+        if foreign and before.get("dataSourceRef") is None and not self._cross_namespace:
+            del spec["dataSourceRef"]
+        _prepare_sources(spec, before)
 
     def validate_create(self, obj: Json) -> Sequence[Cause]:
         causes = list(object_meta.validate_of_kind(obj["metadata"]))
@@ -88,8 +99,6 @@ def default_spec(spec: Json) -> None:
 
 def _prepare_sources(spec: Json, before: Json) -> None:
     """Make the old and the new field of a data source agree, and drop what is not supported."""
-    if before.get("dataSourceRef") is None and (spec.get("dataSourceRef") or {}).get("namespace"):
-        del spec["dataSourceRef"]  # feature gate CrossNamespaceVolumeDataSource, which is off by default
     source, reference = spec.get("dataSource"), spec.get("dataSourceRef")
     fresh = before.get("dataSource") is None and before.get("dataSourceRef") is None
     if source is not None and reference is None:
@@ -287,15 +296,18 @@ _COLUMNS = (
     ),
 )
 
-RESOURCE: Final = Resource(
-    group="",
-    version="v1",
-    plural="persistentvolumeclaims",
-    kind=_CLAIM,
-    singular="persistentvolumeclaim",
-    namespaced=True,
-    strategy=ClaimStrategy(),
-    columns=_COLUMNS,
-    short_names=("pvc",),
-    subresources=("status",),
-)
+
+def resource(*, cross_namespace: bool) -> Resource:
+    """Return the kind. cross_namespace: see `ClaimStrategy`."""
+    return Resource(
+        group="",
+        version="v1",
+        plural="persistentvolumeclaims",
+        kind=_CLAIM,
+        singular="persistentvolumeclaim",
+        namespaced=True,
+        strategy=ClaimStrategy(cross_namespace=cross_namespace),
+        columns=_COLUMNS,
+        short_names=("pvc",),
+        subresources=("status",),
+    )
