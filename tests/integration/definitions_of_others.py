@@ -34,8 +34,6 @@ def definition(group: str, version: str, kind: str, *, namespaced: bool, spec: b
 
 REFERENCE_GRANTS = definition("gateway.networking.k8s.io", "v1beta1", "ReferenceGrant", namespaced=True)
 VOLUME_POPULATORS = definition("populator.storage.k8s.io", "v1beta1", "VolumePopulator", namespaced=False, spec=False)
-FILLINGS = definition("fill.example.com", "v1", "Filling", namespaced=True)
-"""What the populator of the tests makes volumes of."""
 
 
 def send(cluster: Cluster, method: str, path: str, body: Any = None) -> Any:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
 
+from integration.definitions_of_others import VOLUME_POPULATORS, install, send
 from volplane_testing import Cluster
+from volplane_testing.memory import MemoryBackend
+from volplane_testing.transport import ApiCall, Ask
 
 CLAIMS, VOLUMES = "persistentvolumeclaims", "persistentvolumes"
 HELLO: Final = {"apiGroup": "hello.example.com", "kind": "Hello", "name": "world"}
@@ -95,6 +99,21 @@ async def test_a_claim_of_a_foreign_kind_is_left_alone_with_one_normal_event() -
         assert "volplane.dev/intent" not in now["metadata"]["annotations"]
 
 
+async def test_a_volume_populator_for_the_kind_changes_nothing_and_explain_names_the_kind() -> None:
+    """Whether there is one is the volume-data-source-validator's to say (`UnrecognizedDataSourceKind`)."""
+    async with Cluster() as cluster:
+        install(cluster, VOLUME_POPULATORS)
+        populates = {"sourceKind": {"group": HELLO["apiGroup"], "kind": HELLO["kind"]}, "metadata": {"name": "hello"}}
+        body = {"apiVersion": "populator.storage.k8s.io/v1beta1", "kind": "VolumePopulator", **populates}
+        send(cluster, "POST", "/apis/populator.storage.k8s.io/v1beta1/volumepopulators", body)
+        await cluster.create_class("fast")
+        claim = await target_of(cluster)
+        await cluster.settle()
+        assert [reason for _, reason, _ in events(cluster, claim)] == ["Provisioning"]
+        told = cluster.controllers.plane.explain("claim", "default/data")
+        assert any("Hello.hello.example.com" in each for each in told.next)
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_the_volume_of_the_prime_is_bound_to_the_target_and_goes_with_that(*, restarted: bool) -> None:
     async with Cluster() as cluster:
@@ -154,3 +173,103 @@ async def test_a_target_that_is_deleted_before_the_rebind_takes_nothing_with_it(
         await cluster.settle()
         assert cluster.api.all(CLAIMS) == []
         assert cluster.backend.storage.assets == {}
+
+
+# --- a small populator, over kills ------------------------------------------------------------------------------------
+
+
+class SmallPopulator(Populator):
+    """Does what the objects lack, one write at a time. It remembers nothing, so it may be killed after any of them."""
+
+    async def step(self) -> bool:
+        """Return whether there is nothing more to do."""
+        target = self.api.get(CLAIMS, self.target["name"])
+        prime = self.api.get(CLAIMS, self.prime, "populators")
+        held = target is not None and PROTECTION in target["metadata"].get("finalizers", [])
+        if (
+            target is None
+            or "deletionTimestamp" in target["metadata"]
+            or (prime and prime["status"]["phase"] == "Lost")
+        ):
+            if prime is not None:
+                self.api.delete(CLAIMS, self.prime, "populators")
+            elif held:
+                self.api.patch(CLAIMS, self.target["name"], {"metadata": {"finalizers": self.finalizers() or None}})
+            return prime is None and not held
+        if prime is None and target["status"]["phase"] == "Bound":
+            if held:
+                self.api.patch(CLAIMS, self.target["name"], {"metadata": {"finalizers": self.finalizers() or None}})
+            return not held
+        if prime is None:
+            await self.cluster.create_claim(self.prime, storage_class="fast", namespace="populators")
+        elif not held:
+            self.api.patch(CLAIMS, self.target["name"], {"metadata": {"finalizers": self.finalizers(PROTECTION)}})
+        elif prime["status"]["phase"] == "Bound":
+            self._fill(prime["spec"]["volumeName"])
+        return False
+
+    def _fill(self, name: str) -> None:
+        volume = self.api.get(VOLUMES, name, "")
+        assert volume is not None
+        [asset] = self.cluster.backend.storage.assets.values()
+        if not asset.contents:
+            asset.contents.append("hello")
+        elif volume["spec"]["claimRef"]["uid"] != self.target["uid"]:
+            self.rebind(volume)
+
+
+async def killed_at(cluster: Cluster, populator: SmallPopulator, number: int, *, lost: bool) -> None:
+    """Let the populator work, and kill the controllers at their write of this number: before it, or after it."""
+    died = asyncio.Event()
+
+    async def die(_call: ApiCall, ask: Ask) -> Any:
+        if not lost:
+            await ask()
+        died.set()
+        return await asyncio.get_running_loop().create_future()
+
+    writes = ("create", "patch", "delete")
+    cluster.script.add(lambda call: call.verb in writes and call.resource != "events", die, skip=number)
+    for _ in range(300):
+        done = await populator.step()
+        await asyncio.sleep(0.5)
+        if died.is_set():
+            died.clear()
+            await cluster.restart()
+        elif done:
+            return
+    raise AssertionError("the populator is never done")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("number", range(11))
+async def test_kills_at_any_write_neither_lose_nor_double_what_a_populator_made(number: int, lost: bool) -> None:
+    backend = MemoryBackend()
+    async with Cluster([backend]) as cluster:
+        await cluster.create_class("fast")
+        claim = await target_of(cluster)
+        await killed_at(cluster, SmallPopulator(cluster, claim), number, lost=lost)
+        await cluster.wait_bound(claim)
+        await cluster.settle()
+        assert [each.contents for each in backend.storage.assets.values()] == [["hello"]]
+        assert [each["metadata"]["name"] for each in cluster.api.all(CLAIMS)] == ["data"]
+        assert await leaks(cluster) == []
+        await cluster.delete_claim(claim)
+        await cluster.settle()
+        assert (cluster.api.all(VOLUMES), backend.storage.assets) == ([], {})
+
+
+@pytest.mark.parametrize("number", range(5))
+async def test_a_target_that_goes_at_any_time_leaves_nothing(number: int) -> None:
+    backend = MemoryBackend()
+    async with Cluster([backend]) as cluster:
+        await cluster.create_class("fast")
+        populator = SmallPopulator(cluster, await target_of(cluster))
+        for _ in range(number):
+            await populator.step()
+            await cluster.settle()
+        cluster.api.delete(CLAIMS, "data")
+        while not await populator.step():
+            await cluster.advance(1.0)
+        await cluster.advance(60.0)
+        assert (cluster.api.all(CLAIMS), cluster.api.all(VOLUMES), backend.storage.assets) == ([], [], {})
