@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from integration.definitions_of_others import REFERENCE_GRANTS, install, send
-from integration.test_snapshots import World, storage
+from integration.snapshot_world import World, storage
 from volplane import Unavailable
 from volplane.kube import names
 from volplane_testing import Cluster

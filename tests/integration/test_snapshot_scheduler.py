@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from integration.test_snapshots import World, crash_at, storage
+from integration.snapshot_world import World, crash_at, storage
 from volplane import Unavailable
 from volplane.controller.metrics import Metrics
 from volplane.kube import names

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from integration.test_snapshots import World, beside, of_snapshots, storage, strip
+from integration.snapshot_world import World, beside, of_snapshots, storage, strip
 from volplane import Unavailable
 from volplane.kube import names
 from volplane_embedded.inprocess import InProcessTransport

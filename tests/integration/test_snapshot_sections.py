@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from integration.snapshot_world import storage
 from integration.stock_api import StockApi
 from integration.stock_snapshots import StockSnapshotController
-from integration.test_snapshots import storage
 from volplane import Done
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver

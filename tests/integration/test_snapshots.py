@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from integration.snapshot_world import World, beside, crash_at, of_snapshots, storage, strip
 from integration.stock_api import StockApi
 from integration.stock_snapshots import StockSnapshotController
 from volplane import InProgress, Snapshot, Unavailable
@@ -22,13 +21,9 @@ from volplane.kube.client import Client
 from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import Cluster
-from volplane_testing.control_plane import reasons_of
 from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
-from volplane_testing.memory_storage import MemoryStorage
 from volplane_testing.transport import (
-    ApiCall,
-    Ask,
     Behaviour,
     FaultScript,
     FaultTransport,
@@ -36,82 +31,6 @@ from volplane_testing.transport import (
     refuse,
     requests,
 )
-
-WRITES = ("create", "patch", "delete")
-
-
-def of_snapshots(call: ApiCall) -> bool:
-    """Whether a request writes an object, other than an event."""
-    return call.verb in WRITES and call.resource != "events"
-
-
-def storage(delay: float = 0.0) -> MemoryStorage:
-    clock = asyncio.get_running_loop().time
-    return MemoryStorage(delay=delay, clock=clock, now=lambda: 1_767_225_600.0 + clock())
-
-
-class World:
-    """A cluster with a class of snapshots, and a bound claim."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.api = cluster.api
-
-    async def begin(self, *, policy: str = "Delete", default: bool = True, **fields: Any) -> None:
-        await self.cluster.create_class("fast")
-        self.claim = await self.cluster.create_claim("data", storage_class="fast")
-        await self.cluster.wait_bound(self.claim)
-        self.create_class(policy=policy, default=default, **fields)
-
-    def create_class(self, name: str = "daily", *, policy: str = "Delete", default: bool = True, **fields: Any) -> Any:
-        marks = {names.DEFAULT_SNAPSHOT_CLASS: "true"} if default else {}
-        metadata = {"name": name, "annotations": marks}
-        body = {"metadata": metadata, "driver": self.cluster.driver, "deletionPolicy": policy, **fields}
-        return self.api.create("volumesnapshotclasses", body)
-
-    def cut(self, name: str = "s", **spec: Any) -> Any:
-        body = {"source": {"persistentVolumeClaimName": "data"}, **spec}
-        return self.api.create("volumesnapshots", {"metadata": {"name": name}, "spec": body})
-
-    def snapshot(self, name: str = "s") -> Any:
-        return self.api.get("volumesnapshots", name)
-
-    def content(self, name: str = "s") -> Any:
-        shown = self.snapshot(name)
-        contents = self.api.all("volumesnapshotcontents")
-        return next((c for c in contents if shown and c["metadata"]["name"].endswith(shown["metadata"]["uid"])), None)
-
-    async def status(self, name: str = "s", seconds: float = 600.0, **wanted: Any) -> Any:
-        """The status of a VolumeSnapshot once it has these values."""
-
-        def shown() -> Any:
-            status = (self.snapshot(name) or {}).get("status") or {}
-            return status if all(status.get(key) == value for key, value in wanted.items()) else None
-
-        return await self.wait(shown, seconds, f"{name} shows {wanted}")
-
-    async def wait(self, condition: Any, seconds: float = 600.0, what: str = "it happens") -> Any:
-        loop = asyncio.get_running_loop()
-        began, pause = loop.time(), 0.01
-        while not (found := condition()):
-            self.cluster.controllers.check()
-            if loop.time() > began + seconds:
-                reasons = reasons_of(self.cluster.controllers.plane)
-                raise AssertionError(f"after {seconds:g} s not: {what}; {reasons}")
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.2, 20.0)
-        return found
-
-    async def gone(self, name: str = "s") -> None:
-        await self.wait(lambda: self.snapshot(name) is None, what=f"{name} is gone")
-
-    def writes(self) -> list[str]:
-        """The writes of the controllers so far, without those of events."""
-        return [f"{each.verb} {each.resource}" for each in self.cluster.requests if of_snapshots(each)]
-
-    def finalizers(self) -> Any:
-        found = self.api.get("persistentvolumeclaims", "data") or {"metadata": {}}
-        return found["metadata"].get("finalizers") or []
 
 
 async def test_a_snapshot_is_ready_after_six_writes_and_two_events() -> None:
@@ -326,32 +245,6 @@ async def test_a_snapshot_that_is_deleted_while_its_outcome_is_unknown_leaves_no
         assert names.CLAIM_AS_SOURCE not in world.finalizers()
 
 
-async def crash_at(world: World, number: int, act: Callable[[], Any], *, lost: bool = False) -> bool:
-    """Kill the controllers right after their write of this number since `act`; False if there are fewer.
-
-    lost: before that write reaches the server.
-    """
-    died = asyncio.Event()
-
-    async def die(_call: ApiCall, ask: Ask) -> Any:
-        if not lost:
-            await ask()
-        died.set()
-        return await asyncio.get_running_loop().create_future()
-
-    fault = world.cluster.script.add(of_snapshots, die, skip=number)
-    act()
-    try:
-        async with asyncio.timeout(300.0):
-            await died.wait()
-    except TimeoutError:
-        return False
-    finally:
-        fault.times = 0
-    await world.cluster.restart()
-    return True
-
-
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("number", range(6))
 async def test_a_crash_at_any_write_loses_nothing_and_cuts_once(number: int, lost: bool) -> None:
@@ -406,13 +299,6 @@ async def test_a_crash_at_any_write_of_a_deletion_leaves_nothing(number: int, lo
         await world.gone()
         await world.wait(lambda: not cluster.api.all("volumesnapshotcontents"))
         assert not made.snapshots
-
-
-def strip(cluster: Cluster, resource: str, name: str) -> None:
-    """Delete an object although finalizers hold it."""
-    cluster.api.delete(resource, name)
-    if cluster.api.get(resource, name) is not None:
-        cluster.api.patch(resource, name, {"metadata": {"finalizers": None}})
 
 
 async def test_the_content_of_a_ready_snapshot_is_made_again_after_it_was_forced_away() -> None:
@@ -597,25 +483,6 @@ async def test_a_snapshot_is_explained() -> None:
 # --- beside a stock snapshot-controller -------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def beside(made: MemoryStorage, faults: Any = None) -> AsyncIterator[World]:
-    """A world in which a stock snapshot-controller runs, and holds its Lease."""
-    backend = FaultyBackend(MemoryBackend(storage=made), faults or {})
-    async with Cluster([backend]) as cluster:
-        cluster.api.create("leases", {"metadata": {"name": "other"}}, "kube-system")
-        stock = asyncio.create_task(StockSnapshotController(StockApi(cluster.server, 0.002)).run())
-        try:
-            await asyncio.sleep(1.0)
-            world = World(cluster)
-            await world.begin()
-            await cluster.settle()
-            yield world
-            assert not stock.done()
-        finally:
-            stock.cancel()
-            await asyncio.wait([stock])
-
-
 async def test_beside_a_stock_controller_only_its_half_of_the_contents_is_written() -> None:
     made = storage()
     async with beside(made) as world:
@@ -637,6 +504,20 @@ async def test_beside_a_stock_controller_only_its_half_of_the_contents_is_writte
         await world.gone()
         assert not made.snapshots
         assert world.writes()[before:] == ["patch volumesnapshotcontents/status", "patch volumesnapshotcontents"]
+
+
+async def test_beside_a_stock_controller_events_are_about_contents_alone() -> None:
+    unready = Snapshot(handle="memory-snapshot-2", size_bytes=2**30, ready=False, state="pending, 40 %", retry_after=30)
+    faults = {
+        "create_snapshot": [FailBefore(Unavailable("no answer")), Answer(unready)],
+        "find_snapshot": [Answer(unready)] * 3,
+    }
+    async with beside(storage(), faults) as world:
+        world.cut(volumeSnapshotClassName="daily")
+        await world.status(readyToUse=True)
+        ours = {"SnapshotPending", "SnapshotCreationFailed"}
+        assert ours <= {each["reason"] for each in world.api.events(world.content())}
+        assert not ours & {each["reason"] for each in world.api.events(world.snapshot())}
 
 
 async def test_beside_a_stock_controller_a_snapshot_that_goes_while_it_is_made_leaves_nothing() -> None:

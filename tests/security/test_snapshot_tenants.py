@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
-from integration.test_snapshots import World, storage, strip
+from integration.snapshot_world import World, storage, strip
 from volplane import InProgress, ResourceExhausted, Unavailable
 from volplane.kube import names
 from volplane_testing import Cluster
 from volplane_testing.faults import Answer, FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
-
-
-def look(cluster: Cluster, resource: str, name: str, namespace: str = "default") -> Any:
-    return cluster.api.get(resource, name, namespace)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -34,9 +30,9 @@ async def test_a_volume_that_became_another_tenants_is_not_cut_for_the_former_on
         world.create_class()
         world.cut()
         await world.wait(lambda: faulty.asked["create_snapshot"] > len(first))
-        volume = look(cluster, "persistentvolumeclaims", "data")["spec"]["volumeName"]
+        volume = cluster.api.get("persistentvolumeclaims", "data")["spec"]["volumeName"]
         strip(cluster, "persistentvolumeclaims", "data")
-        await world.wait(lambda: look(cluster, "persistentvolumes", volume, "")["status"]["phase"] == "Released")
+        await world.wait(lambda: cluster.api.get("persistentvolumes", volume, "")["status"]["phase"] == "Released")
         cluster.api.patch("persistentvolumes", volume, {"spec": {"claimRef": None}}, "")
         other = await cluster.create_claim("theirs", storage_class="kept", volumeName=volume)
         await cluster.wait_bound(other)
@@ -57,9 +53,9 @@ async def test_a_snapshot_whose_volume_is_gone_can_be_deleted_although_its_cut_h
         await world.begin()
         world.cut()
         await world.wait(lambda: '"job":7' in str((world.content() or {}).get("metadata", {}).get("annotations")))
-        volume = look(cluster, "persistentvolumeclaims", "data")["spec"]["volumeName"]
+        volume = cluster.api.get("persistentvolumeclaims", "data")["spec"]["volumeName"]
         strip(cluster, "persistentvolumeclaims", "data")
-        await world.wait(lambda: look(cluster, "persistentvolumes", volume, "") is None)
+        await world.wait(lambda: cluster.api.get("persistentvolumes", volume, "") is None)
         cluster.api.delete("volumesnapshots", "s")
         await world.gone()
         assert not cluster.api.all("volumesnapshotcontents")
@@ -77,19 +73,19 @@ async def test_a_claim_that_became_another_tenants_volume_is_not_copied_for_the_
         await cluster.create_claim("copy", storage_class="kept", dataSource=source)
         world = World(cluster)
         await world.wait(lambda: faulty.asked["provision"] > begun)
-        volume = look(cluster, "persistentvolumeclaims", "origin")["spec"]["volumeName"]
+        volume = cluster.api.get("persistentvolumeclaims", "origin")["spec"]["volumeName"]
         strip(cluster, "persistentvolumeclaims", "origin")
-        await world.wait(lambda: look(cluster, "persistentvolumes", volume, "")["status"]["phase"] == "Released")
+        await world.wait(lambda: cluster.api.get("persistentvolumes", volume, "")["status"]["phase"] == "Released")
         cluster.api.patch("persistentvolumes", volume, {"spec": {"claimRef": None}}, "")
         theirs = await cluster.create_claim("origin", namespace="theirs", storage_class="kept", volumeName=volume)
         await cluster.wait_bound(theirs)
         await cluster.advance(3600.0)
-        assert look(cluster, "persistentvolumeclaims", "copy")["status"]["phase"] == "Pending"
-        told = [event["message"] for event in cluster.api.events(look(cluster, "persistentvolumeclaims", "copy"))]
+        assert cluster.api.get("persistentvolumeclaims", "copy")["status"]["phase"] == "Pending"
+        told = [event["message"] for event in cluster.api.events(cluster.api.get("persistentvolumeclaims", "copy"))]
         assert any("is another claim's now" in message for message in told), told
         assert not any("theirs" in message for message in told), told
         cluster.api.delete("persistentvolumeclaims", "copy")
-        await world.wait(lambda: look(cluster, "persistentvolumeclaims", "copy") is None)
+        await world.wait(lambda: cluster.api.get("persistentvolumeclaims", "copy") is None)
 
 
 async def test_contents_that_were_copied_to_another_cluster_destroy_nothing_of_the_first_one() -> None:
@@ -109,16 +105,16 @@ async def test_contents_that_were_copied_to_another_cluster_destroy_nothing_of_t
         second.api.create("volumesnapshotcontents", {"metadata": kept, "spec": content["spec"]})
         other = World(second)
         await other.wait(
-            lambda: (look(second, "volumesnapshotcontents", name, "").get("status") or {}).get("readyToUse")
+            lambda: (second.api.get("volumesnapshotcontents", name, "").get("status") or {}).get("readyToUse")
         )
         second.api.delete("volumesnapshotcontents", name)
         await second.advance(3600.0)
         assert len(made.snapshots) == 1
-        error = look(second, "volumesnapshotcontents", name, "")["status"]["error"]["message"]
+        error = second.api.get("volumesnapshotcontents", name, "")["status"]["error"]["message"]
         assert "was made in cluster" in error
         assert "deletionPolicy to Retain" in error
         second.api.patch("volumesnapshotcontents", name, {"spec": {"deletionPolicy": "Retain"}}, "")
-        await other.wait(lambda: look(second, "volumesnapshotcontents", name, "") is None)
+        await other.wait(lambda: second.api.get("volumesnapshotcontents", name, "") is None)
         assert len(made.snapshots) == 1
 
 
@@ -136,7 +132,7 @@ async def test_the_name_of_a_content_that_a_tenant_makes_up_is_asked_for_only_if
         cluster.api.patch("volumesnapshots", "forged", forged, subresource="status")
         source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "forged"}
         claim = await cluster.create_claim("copy", storage_class="fast", dataSource=source)
-        await world.wait(lambda: cluster.api.events(look(cluster, "persistentvolumeclaims", "copy")))
+        await world.wait(lambda: cluster.api.events(cluster.api.get("persistentvolumeclaims", "copy")))
         await cluster.advance(100.0)
         assert not [
             each for each in cluster.requests if each.verb == "get" and each.resource == "volumesnapshotcontents"
@@ -186,19 +182,19 @@ async def test_a_snapshot_to_which_two_contents_lead_stays_while_one_of_them_doe
         body = {"metadata": {"name": "given"}, "spec": {"source": {"volumeSnapshotContentName": "given"}}}
         cluster.api.create("volumesnapshots", body, "theirs")
         await world.wait(
-            lambda: (look(cluster, "volumesnapshots", "given", "theirs").get("status") or {}).get("readyToUse")
+            lambda: (cluster.api.get("volumesnapshots", "given", "theirs").get("status") or {}).get("readyToUse")
         )
         cluster.api.delete("volumesnapshots", "given", "theirs")
         await cluster.advance(3600.0)
         assert len(made.snapshots) == 1
-        error = look(cluster, "volumesnapshots", "given", "theirs")["status"]["error"]["message"]
+        error = cluster.api.get("volumesnapshots", "given", "theirs")["status"]["error"]["message"]
         assert "delete that one, too, or set the deletionPolicy of given to Retain" in error
         if freed == "by its policy":
             cluster.api.patch("volumesnapshotcontents", "given", {"spec": {"deletionPolicy": "Retain"}}, "")
         else:
             cluster.api.delete("volumesnapshots", "s")
             await world.gone()
-        await world.wait(lambda: look(cluster, "volumesnapshots", "given", "theirs") is None)
+        await world.wait(lambda: cluster.api.get("volumesnapshots", "given", "theirs") is None)
         await cluster.settle()
         assert len(made.snapshots) == (freed == "by its policy")
 

@@ -246,19 +246,19 @@ async def give(client: Client, name: str, key: str) -> None:
     present = await client.find(CLAIMS, key)
     if present is not None and (why := taken_or_unfit(volume, present)):
         raise VolplaneError(why)
-    if present is not None or not await _is_owners(client, key, record):
+    if present is not None or not await _is_owners(client, key, record, volume):
         await _name_claim(client, volume, key)
     if present is None:
         await client.create(CLAIMS, claim_body(volume, record, key))
 
 
-async def _is_owners(client: Client, key: str, record: TrashRecord) -> bool:
+async def _is_owners(client: Client, key: str, record: TrashRecord, volume: Volume) -> bool:
     """Return whether a claim of this key needs no more than the uid of the former one."""
     namespace = key.partition("/")[0]
     if namespace != record.released.partition("/")[0] or not record.claim:
         return False
     with suppress(ApiError):  # Who may not read it finds out by the events of the claim.
-        return not made_after(await client.find(NAMESPACES, namespace), record)
+        return not made_after(await client.find(NAMESPACES, namespace), record, volume)
     return True
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from volplane.assets import Snapshot
 from volplane.controller.actions import (
     Action,
     Create,
@@ -29,7 +30,14 @@ from volplane.controller.actions import (
 from volplane.intents.ownership import driver_named, driver_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, timestamp
+from volplane.kube.objects import (
+    Claim,
+    Volume,
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
+    timestamp,
+)
 from volplane.kube.quantity import format_bytes
 from volplane.snapshots.contents import UNSERVED, UNSERVED_SECONDS, annotate, new_intent
 from volplane.snapshots.demand import Wanted, demand_of
@@ -41,12 +49,13 @@ from volplane.snapshots.state import (
     SnapshotIntent,
     SnapshotState,
     content_name_of,
+    handle_in_source,
     is_terminal,
     names_snapshot,
 )
 from volplane.state.matching import mode_of
 from volplane.state.naming import handle_of
-from volplane.state.records import write_intent
+from volplane.state.records import NEVER, time_of, write_intent
 
 SEEK: Final = "seek_snapshot"
 """Look for the snapshot of a VolumeSnapshot whose content is gone."""
@@ -173,8 +182,9 @@ def _heal(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> A
         return _missing(snapshot, f"driver {driver.name} has no snapshot of it any more", state)
     if not isinstance(step, Cut):
         return Run(verb=SEEK, key=snapshot.key, uid=snapshot.uid, driver=driver.name, asset=name)
+    volume = _volume_of(step.snapshot, snapshot, claim, volume)
     intent = new_intent(snapshot.uid, volume, {}, state.cluster)
-    handle = handle_of(volume) if volume is not None else step.snapshot.source or "unknown"
+    handle = step.snapshot.source or (handle_of(volume) if volume is not None else "unknown")
     text = f"VolumeSnapshotContent is missing; it is made again for the snapshot {step.snapshot.handle}"
     spec: dict[str, Any] = {"source": {"volumeHandle": handle}, "driver": driver.name, "deletionPolicy": "Retain"}
     if of_class is not None:
@@ -187,6 +197,18 @@ def _heal(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> A
         why=f"the storage has the snapshot of {snapshot.key}",
         events=(warning(VOLUME_SNAPSHOTS, snapshot, "SnapshotContentMissing", text),),
     )
+
+
+def _volume_of(found: Snapshot, snapshot: VolumeSnapshot, claim: Claim | None, volume: Volume | None) -> Volume | None:
+    """Return the volume of the claim, if it is the one that was cut: the claim may have been made again since, with
+    another volume in another mode.
+    """
+    if claim is None or volume is None:
+        return None
+    if found.source:
+        return volume if found.source in (handle_of(volume), handle_in_source(volume)) else None
+    made, cut = time_of(claim.metadata.creation_timestamp, NEVER), time_of(snapshot.status.creation_time, NEVER)
+    return volume if made <= cut else None
 
 
 def _missing(snapshot: VolumeSnapshot, why: str, state: SnapshotState) -> Action:

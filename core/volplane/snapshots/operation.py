@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from volplane import errors
 from volplane._delays import LONG_CALL
@@ -21,8 +21,8 @@ from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import VolumeSnapshotContent
+from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, Kind
+from volplane.kube.objects import KubeObject, VolumeSnapshotContent
 from volplane.operations.operation import Again
 from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, SnapshotIdentity, SnapshotRequest
 from volplane.snapshots.contents import CREATE, DELETE, FIND, awaits_snapshot, may_cut
@@ -182,12 +182,18 @@ class SnapshotOperations:
         """Record how far a snapshot is that is not ready at the second look: one event, which is counted."""
         if found.ready or found.failed:
             return
-        snapshot = self.state.snapshot_of(content)
         text = f"Snapshot {content.spec.volume_snapshot_ref.key} is cut and not ready to use yet"
         doing = f": {found.state}" if found.state else ""
         message = f"{text}{doing}; next look in {LONG_CALL.delay(asked=found.retry_after):.3g} s"
-        kind, about = (VOLUME_SNAPSHOT_CONTENTS, content) if snapshot is None else (VOLUME_SNAPSHOTS, snapshot)
-        self.deps.recorder.record(EventRecord(kind, about, "Normal", "SnapshotPending", message, text))
+        self.deps.recorder.record(EventRecord(*self._about(content), "Normal", "SnapshotPending", message, text))
+
+    def _about(self, content: VolumeSnapshotContent) -> tuple[Kind[Any], KubeObject]:
+        """Return what events are about: the VolumeSnapshot, where its owner looks, unless another controller binds it.
+
+        Beside a stock snapshot-controller a csi-snapshotter writes on contents alone, and so do we.
+        """
+        snapshot = self.state.snapshot_of(content) if self.state.binds() else None
+        return (VOLUME_SNAPSHOT_CONTENTS, content) if snapshot is None else (VOLUME_SNAPSHOTS, snapshot)
 
     def _absent(self, progress: ContentProgress, driver: DriverView) -> None:
         """Raise Again until it is proven that no snapshot exists."""
@@ -252,7 +258,7 @@ class SnapshotOperations:
     def _failed(
         self, run: Run, content: VolumeSnapshotContent, progress: ContentProgress, error: errors.BackendError
     ) -> None:
-        """Keep the failure for the status, and record it: on a VolumeSnapshot of ours, where its owner looks."""
+        """Keep the failure for the status, and record it."""
         if run.verb == DELETE:
             reason, what = "SnapshotDeleteError", "Failed to delete snapshot"
         elif run.verb == CREATE:
@@ -261,9 +267,7 @@ class SnapshotOperations:
             reason, what = "SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"
         failure = f"{what}: {error}"
         message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
-        snapshot = self.state.snapshot_of(content) if self.state.binds() else None
-        kind, about = (VOLUME_SNAPSHOT_CONTENTS, content) if snapshot is None else (VOLUME_SNAPSHOTS, snapshot)
-        self.deps.recorder.record(warning(kind, about, reason, message, same_as=failure))
+        self.deps.recorder.record(warning(*self._about(content), reason, message, same_as=failure))
         progress.failed(failure)
         self.deps.queue(QUEUE).enqueue(run.key)  # The failure is written before the next try.
 

@@ -137,7 +137,7 @@ def _undelete(volume: Volume, record: TrashRecord, cluster: ClusterState, reads:
         namespace = claim.namespace
         if not reads.has(NAMESPACES, namespace):
             return Read(NAMESPACES, namespace, why="is it the namespace of the former claim?")
-        if made_after(reads.get(NAMESPACES, namespace), record):
+        if made_after(reads.get(NAMESPACES, namespace), record, volume):
             message = (
                 f'namespace {namespace} was made after volume "{volume.name}" was released, so it may be another\'s; '
                 f"an administrator can annotate the volume with {names.UNDELETE}={claim.key}"
@@ -202,10 +202,16 @@ def _proves(claim: Claim, record: TrashRecord) -> bool:
     return same and bool(record.claim) and claim.annotation(names.UNDELETE) == record.claim
 
 
-def made_after(namespace: KubeObject | None, record: TrashRecord) -> bool:
-    """Return whether the namespace, as read live, was made after the release; both times are the server's."""
+def made_after(namespace: KubeObject | None, record: TrashRecord, volume: Volume) -> bool:
+    """Return whether the namespace, as read live, may not be that of the former claim; all times are the server's.
+
+    It was made after the release; or after the volume, which was made for a claim in it: of a release while no
+    controller worked only the time is known at which one saw it.
+    """
     made = time_of(namespace.metadata.creation_timestamp if namespace is not None else None, NEVER)
-    return made > time_of(record.since, datetime.min.replace(tzinfo=UTC))
+    provisioned = volume.name == f"pvc-{record.claim}"
+    times = (record.since, volume.metadata.creation_timestamp if provisioned else record.since)
+    return made > min(time_of(each, datetime.min.replace(tzinfo=UTC)) for each in times)
 
 
 def _told(volume: Volume, record: TrashRecord, cluster: ClusterState) -> Iterator[EventRecord]:

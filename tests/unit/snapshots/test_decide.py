@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from unit.binding.objects import claim, volume
 from unit.deciding import DRIVER, disk
@@ -334,6 +335,31 @@ def test_the_content_is_made_again_for_the_snapshot_that_the_storage_has() -> No
     assert isinstance(action, Create)
     assert action.body["metadata"]["finalizers"] == [names.CONTENT_BOUND]
     assert [event.reason for event in action.events] == ["SnapshotContentMissing"]
+
+
+@pytest.mark.parametrize(
+    ("cut_of", "made", "known"),
+    [
+        ("disk-1", "2026-06-01T00:00:00Z", True),
+        ("disk-0", "2025-01-01T00:00:00Z", False),
+        ("", "2025-01-01T00:00:00Z", True),
+        ("", "2026-06-01T00:00:00Z", False),
+    ],
+)
+def test_a_content_that_is_made_again_tells_nothing_of_the_volume_of_a_later_claim(
+    cut_of: str, made: str, known: bool
+) -> None:
+    claim_of_now, volume_of_now = source()
+    later = replace(claim_of_now, metadata=replace(claim_of_now.metadata, creation_timestamp=made))
+    state = state_of(later, volume_of_now, snapshot(**DAILY, finalizers=BOTH, status=SHOWN), snapshot_class())
+    found = Snapshot(handle="snap-1", size_bytes=1, ready=True, source=cut_of)
+    state.sought.track("uid-s").reached(Cut(found, 0, 0.0))
+    reads = LiveReads()
+    reads.put(VOLUME_SNAPSHOT_CONTENTS, "snapcontent-uid-s", None)
+    action = decide_snapshot("default/s", state, reads)
+    assert isinstance(action, Create)
+    assert ("sourceVolumeMode" in action.body["spec"]) is known
+    assert action.body["spec"]["source"] == {"volumeHandle": cut_of or ("disk-1" if known else "unknown")}
 
 
 def test_a_cut_snapshot_that_the_storage_has_no_more_has_failed_for_good() -> None:

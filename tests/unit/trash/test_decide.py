@@ -165,6 +165,18 @@ def test_a_namespace_must_be_older_than_the_release(made: str | None, given: boo
     assert isinstance(step, Patch if given else Wait)
 
 
+@pytest.mark.parametrize(("name", "given"), [(f"pvc-{GONE.uid}", False), ("static", True)])
+def test_a_namespace_that_was_made_anew_while_nobody_saw_the_release_is_another_ones(name: str, *, given: bool) -> None:
+    """A volume that was made for a claim is younger than the namespace of that. Of another one nothing is known."""
+    asking = claim("back", volumeName=name, annotations={UNDELETE: GONE.uid})
+    reads = read(CLAIMS, GONE.key)
+    reads.put(CLAIMS, asking.key, asking)
+    made = {"metadata": {"name": "default", "creationTimestamp": "2025-12-31T00:00:00Z"}}
+    reads.put(NAMESPACES, "default", msgspec.convert(made, KubeObject))
+    item = released(name, annotations={TRASHED: record()}, creationTimestamp="2025-12-01T00:00:00Z")
+    assert isinstance(decided(item, asking, reads=reads), Patch if given else Wait)
+
+
 @pytest.mark.parametrize("uid", ["", "uid-other", "v", "uid-gone ", "UID-GONE"])
 @pytest.mark.parametrize("namespace", ["default", "default2", "", "other"])
 def test_without_namespace_and_uid_of_the_former_claim_nobody_gets_it(uid: str, namespace: str) -> None:
