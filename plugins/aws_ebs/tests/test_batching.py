@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -73,6 +74,28 @@ def test_at_the_limits_of_ec2_nothing_is_refused_and_no_time_is_lost(new_region:
     seconds = live(region, 200, 100)
     assert region.fake.refused["RequestLimitExceeded"] == 0
     assert seconds < (200 - 50) / 5 + CHANGES * 1.5 + 6
+
+
+def late(region: Any, random: Random, hook: Callable[[Any], Any], requests: list[Any]) -> float:
+    """Call the hook for all of them, up to 0.4 s later than they ask for; the seconds that passed."""
+    begun, order = region.clock.now, itertools.count()
+    queue = [(begun, next(order), finish(hook, request)) for request in requests]
+    while queue:
+        due, _, each = heapq.heappop(queue)
+        region.clock.now = max(region.clock.now, due)
+        if (wait := next(each, None)) is not None:
+            heapq.heappush(queue, (region.clock.now + wait + random.uniform(0.0, 0.4), next(order), each))
+    return float(region.clock.now - begun)
+
+
+def test_calls_that_come_late_lose_no_look_while_they_wait_for_another_one(new_region: Any) -> None:
+    region, random, count = new_region(Behaviour(throttle=EC2_LIMITS), attach=True), Random(1), 40
+    assets = {f"u{n}": region.provision(f"u{n}") for n in range(count)}
+    region.clock.advance(60.0)
+    cuts = [region.cut(asset, f"snap-{uid}", uid=uid) for uid, asset in assets.items()]
+    assert late(region, random, region.backend.create_snapshot, cuts) < 6.0
+    growths = [region.expansion(asset, 2 * GIB, uid=uid) for uid, asset in assets.items()]
+    assert late(region, random, region.backend.expand, growths) < count / 5 + 4.0
 
 
 def test_somebody_else_in_the_account_slows_us_down_and_stops_nothing(new_region: Any) -> None:

@@ -30,6 +30,7 @@ _LONG_QUEUE = 2.0
 """Where calls wait longer than this for their rate, a later look at volumes delays nothing, and is shared by more."""
 _LONGEST_PATIENCE = 4.0
 _RECENT_MAX_AGE = 10.0
+_MODIFICATION_MAX_AGE = 2.0
 _SNAPSHOT_MAX_AGE = 2.5
 _LIMITS_DENIED_SECONDS = 300.0
 """After a failed DescribeInstanceTypes, the type is not asked for again for this long."""
@@ -101,8 +102,12 @@ class Ec2:
         return self.batches.instances.current(id_, max_age=_INSTANCE_MAX_AGE)
 
     def modification(self, volume: str) -> VolumeModification | None:
-        """Return the last modification of the volume; None if there never was one. Raises RetryLater."""
-        return self.batches.modifications.current(volume)
+        """Return the last modification of the volume, as it was at most 2 s ago; None if there never was one.
+
+        Whoever waits for it looks at the volume too, and must not lose one look while it waits for the other. Raises
+        RetryLater.
+        """
+        return self.batches.modifications.current(volume, max_age=_MODIFICATION_MAX_AGE)
 
     def limits(self, instance_type: str) -> InstanceLimits:
         """Return what such an instance can hold; after a failed call it is unknown for a while, unless it is known."""

@@ -151,7 +151,10 @@ class Snapshotter:
 
     def _source(self, request: SnapshotRequest, context: Context) -> Ec2Volume:
         """Return the volume, if it is ours and EC2 makes snapshots of it now. Raises RetryLater, too."""
-        volume = existing(self._ec2.volume(volume_id(request.volume)), request.volume)
+        id_ = volume_id(request.volume)
+        recent = self._ec2.recent_volume(id_)
+        usable = recent is not None and recent.state != "creating"
+        volume = existing(recent if usable else self._ec2.volume(id_), request.volume)
         if request.volume.owner is not None:
             ownership_tags.refuse_foreign(volume.id, volume.tags, request.volume.owner)
         self._fences.refuse_former_leader(volume.id, volume.tags, context)
