@@ -1,9 +1,8 @@
 """The disks of a mocked cloud as directories of this machine, for pods of `volplane dev --disks`.
 
 A disk's contents are in `contents/<disk>`, those of a device in `contents/<disk>.device`, and those of a snapshot
-likewise. While it is attached,
-`nodes/<node>/<disk>` is a link to the first of them. The names are the first 32 hex digits of the SHA-256 of handle and
-node id, so that no handle is a path.
+likewise; the cloud keeps no others (`DiskContents`). While it is attached, `nodes/<node>/<disk>` is a link to the first
+of them. The names are the first 32 hex digits of the SHA-256 of handle and node id, so that no handle is a path.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ class DiskDirectory:
         self._shown: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
-    def show(self, disks: Mapping[str, Iterable[str]], made_of: Mapping[str, str] | None = None) -> None:
+    def show(self, disks: Mapping[str, Iterable[str]]) -> None:
         """Make the directory what the cloud has now: handle of every disk -> ids of the nodes it is attached to.
 
-        made_of: handle of a disk or snapshot -> handle of what it begins as a copy of; a snapshot is a disk without
-        nodes. A disk that the cloud has no more loses its contents; those that were never shown by this object are left
-        alone. Raises OSError.
+        A snapshot is a disk without nodes. A disk that the cloud has no more loses its contents; those that were never
+        shown by this object are left alone. Raises OSError.
         """
         wanted = {handle: frozenset(nodes) for handle, nodes in disks.items()}
         with self._lock:
@@ -41,10 +39,7 @@ class DiskDirectory:
                 for node in nodes - wanted.get(handle, frozenset()):
                     disk_path(self._root, node, handle).unlink(missing_ok=True)
                 if handle not in wanted:
-                    shutil.rmtree(self._contents(handle), ignore_errors=True)
-                    device_path(self._contents(handle)).unlink(missing_ok=True)
-            for handle in (made_of or {}).keys() & wanted.keys() - self._shown.keys():
-                self._copy((made_of or {})[handle], handle)
+                    self._remove(handle)
             for handle, nodes in wanted.items():
                 self._show(handle, nodes - self._shown.get(handle, frozenset()))
             self._shown = wanted
@@ -58,12 +53,32 @@ class DiskDirectory:
             link.unlink(missing_ok=True)
             link.symlink_to(contents)
 
-    def _copy(self, source: str, handle: str) -> None:
-        held, contents = self._contents(source), self._contents(handle)
-        if held.is_dir() and not contents.exists():
+    def begin(self, handle: str, source: str | None) -> None:
+        """Let a new disk or snapshot have what is in the source now; nothing if there is none. Raises OSError."""
+        contents = self._contents(handle)
+        with self._lock:
+            self._remove(handle)
+            held = self._contents(source) if source is not None else None
+            if held is None or not held.is_dir():
+                return
             shutil.copytree(held, contents, symlinks=True)
             if device_path(held).exists():
                 shutil.copyfile(device_path(held), device_path(contents))
+
+    def write(self, handle: str, text: str) -> None:
+        """Write a file of this name into a disk. Raises OSError."""
+        contents = self._contents(handle)
+        contents.mkdir(mode=0o777, parents=True, exist_ok=True)
+        (contents / text).touch()
+
+    def written(self, handle: str) -> list[str]:
+        """Return the names of the files in a disk or snapshot, sorted."""
+        contents = self._contents(handle)
+        return sorted(path.name for path in contents.iterdir()) if contents.is_dir() else []
+
+    def _remove(self, handle: str) -> None:
+        shutil.rmtree(self._contents(handle), ignore_errors=True)
+        device_path(self._contents(handle)).unlink(missing_ok=True)
 
     def _contents(self, handle: str) -> Path:
         return self._root / "contents" / disk_path(self._root, "", handle).name

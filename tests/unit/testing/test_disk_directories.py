@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from volplane_embedded.kubelet.attached_disks import disk_path
+from volplane_testing.cloud import MemoryContents
 from volplane_testing.disks import DiskDirectory
 
 
@@ -13,9 +14,10 @@ def test_a_restored_disk_begins_with_what_was_there_at_the_moment_of_the_snapsho
     cloud.show({"vol-1": ("i-1",)})
     disk = disk_path(tmp_path, "i-1", "vol-1")
     (disk / "greeting").write_text("before")
-    cloud.show({"vol-1": ("i-1",), "snap-1": ()}, {"snap-1": "vol-1"})
+    cloud.begin("snap-1", "vol-1")
     (disk / "greeting").write_text("after")
-    cloud.show({"vol-1": ("i-1",), "snap-1": (), "vol-2": ("i-1",)}, {"snap-1": "vol-1", "vol-2": "snap-1"})
+    cloud.begin("vol-2", "snap-1")
+    cloud.show({"vol-1": ("i-1",), "snap-1": (), "vol-2": ("i-1",)})
     assert (disk_path(tmp_path, "i-1", "vol-2") / "greeting").read_text() == "before"
     assert (disk / "greeting").read_text() == "after"
 
@@ -24,8 +26,19 @@ def test_a_snapshot_outlives_its_disk_and_loses_its_contents_when_it_is_deleted(
     cloud = DiskDirectory(tmp_path)
     cloud.show({"vol-1": ("i-1",)})
     (disk_path(tmp_path, "i-1", "vol-1") / "greeting").write_text("before")
-    cloud.show({"vol-1": ("i-1",), "snap-1": ()}, {"snap-1": "vol-1"})
-    cloud.show({"snap-1": (), "vol-2": ("i-1",)}, {"snap-1": "vol-1", "vol-2": "snap-1"})
+    cloud.begin("snap-1", "vol-1")
+    cloud.show({"vol-1": ("i-1",), "snap-1": ()})
+    cloud.begin("vol-2", "snap-1")
+    cloud.show({"snap-1": (), "vol-2": ("i-1",)})
     assert (disk_path(tmp_path, "i-1", "vol-2") / "greeting").read_text() == "before"
     cloud.show({})
     assert list((tmp_path / "contents").iterdir()) == []
+
+
+def test_a_new_disk_of_a_name_that_was_there_before_has_nothing_of_it(tmp_path: Path) -> None:
+    for contents in (DiskDirectory(tmp_path), MemoryContents()):
+        contents.begin("disk", None)
+        contents.write("disk", "secret")
+        contents.begin("copy", "disk")
+        contents.begin("disk", None)
+        assert (contents.written("disk"), contents.written("copy")) == ([], ["secret"])

@@ -4,6 +4,7 @@ A clock that is injected, planned events, scripted faults and lost answers, thro
 pages, and an HTTP face. See docs/how-to/write-a-cloud-backend.md.
 """
 
+from volplane_testing.cloud.contents import DiskContents, MemoryContents
 from volplane_testing.cloud.fake import FakeCloud, Reply
 from volplane_testing.cloud.faults import CloudFailure, Fault, FaultKind, Script
 from volplane_testing.cloud.paging import page_of
@@ -14,6 +15,7 @@ from volplane_testing.cloud.timeline import Former, SteppedClock, Timeline
 
 __all__ = [
     "CloudFailure",
+    "DiskContents",
     "FakeCloud",
     "FakeCloudServer",
     "Fault",
@@ -21,6 +23,7 @@ __all__ = [
     "Former",
     "HttpRequest",
     "HttpResponse",
+    "MemoryContents",
     "Rate",
     "Reply",
     "Script",

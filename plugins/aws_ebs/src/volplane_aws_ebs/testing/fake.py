@@ -12,7 +12,7 @@ from volplane_aws_ebs.testing import instances, modifications, places, snapshot_
 from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error
 from volplane_aws_ebs.testing.state import AccountState, Instance, Snapshot, Volume
-from volplane_testing.cloud import FakeCloud, Fault
+from volplane_testing.cloud import DiskContents, FakeCloud, Fault
 
 Handler = Callable[[AccountState, Mapping[str, Any]], dict[str, Any]]
 
@@ -157,12 +157,16 @@ class FakeEC2(FakeCloud):
                 if volume.state in ("available", "in-use") and not volume.root
             }
 
-    def made_of(self) -> dict[str, str]:
-        """Return the id of every snapshot, restored volume and copy -> id of its source."""
+    @property
+    def contents(self) -> DiskContents:
+        """What is in volumes and snapshots, by their ids; in memory unless a server shows them to pods."""
         with self.locked_state() as account:
-            sources = {each.id: each.snapshot or each.source for each in account.volumes.values()}
-            cut = {each.id: each.volume for each in account.snapshots.values()}
-            return cut | {volume: source for volume, source in sources.items() if source is not None}
+            return account.contents
+
+    @contents.setter
+    def contents(self, contents: DiskContents) -> None:
+        with self.locked_state() as account:
+            account.contents = contents
 
     def add_instance(self, zone: str = "", *, instance_type: str = "m5.large", interfaces: int = 1) -> Instance:
         """Add a running instance, by default in the first zone. Its root volume counts as attached."""

@@ -117,11 +117,13 @@ class FakeEC2Server(FakeCloudServer):
         exchange = Exchange(fake)
         shown = DiskDirectory(disks) if isinstance(disks, Path) else disks
 
+        if shown is not None:
+            fake.contents = shown
+
         def answer(request: HttpRequest) -> HttpResponse:
             answered = exchange.answer(request.body.decode("utf-8", "replace"), request.headers)
             if shown is not None:
-                made_of = fake.made_of()
-                shown.show({**dict.fromkeys(fake.snapshots, ()), **fake.attached()}, made_of)
+                shown.show({**dict.fromkeys(fake.snapshots, ()), **fake.attached()})
             return answered
 
         super().__init__(answer, port=port)

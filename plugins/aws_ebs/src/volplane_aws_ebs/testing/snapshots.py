@@ -41,9 +41,9 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
         tags=tags_from_specification(params, "snapshot"),
         zone=volume.zone if params.get("Location") == "local" else "",
         outpost=params.get("OutpostArn", ""),
-        contents=tuple(volume.contents),
     )
     account.snapshots[snapshot.id] = snapshot
+    account.contents.begin(snapshot.id, volume.id)
     failure = account.failure
     account.later(account.behaviour.snapshot_seconds, lambda: _ended(snapshot, failure))
     return _output(account, snapshot)

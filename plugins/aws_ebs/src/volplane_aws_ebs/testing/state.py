@@ -12,7 +12,7 @@ from typing import Any
 
 from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.faults import EC2Error
-from volplane_testing.cloud import Former, Timeline
+from volplane_testing.cloud import DiskContents, Former, MemoryContents, Timeline
 
 
 @dataclass(slots=True)
@@ -73,8 +73,6 @@ class Volume:
     attachments: dict[str, Attachment] = field(default_factory=dict)
     modifications: list[Modification] = field(default_factory=list)
     root: bool = False
-    contents: list[str] = field(default_factory=list)
-    """What was written into it."""
 
 
 @dataclass(slots=True)
@@ -125,8 +123,6 @@ class Snapshot:
     images: tuple[str, ...] = ()
     """Ids of AMIs that are made of it."""
     lock: Lock | None = None
-    contents: tuple[str, ...] = ()
-    """What was in the volume at its moment."""
     fast_restores: dict[str, str] = field(default_factory=dict)
     """Zone -> state of fast restore."""
 
@@ -205,6 +201,7 @@ class AccountState:
         self.instances: dict[str, Instance] = {}
         self.tokens: dict[str, Token] = {}
         self.tagged = TagIndex()
+        self.contents: DiskContents = MemoryContents()
         self.stalled: bool = False
         """Whether the change of state that the current call starts never ends."""
         self.failure: str | None = None

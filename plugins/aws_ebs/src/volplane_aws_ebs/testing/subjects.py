@@ -83,8 +83,8 @@ def subject(
         inspect=lambda: sorted(
             (each.id, each.state, each.size, tuple(each.tags.items())) for each in fake.volumes.values()
         ),
-        fill=lambda asset: fake.volumes[asset.handle].contents.append("data"),
-        is_empty=lambda asset: not fake.volumes[asset.handle].contents,
+        fill=lambda asset: fake.contents.write(asset.handle, "data"),
+        is_empty=lambda asset: not fake.contents.written(asset.handle),
         attachments=lambda: {
             volume: [f"aws:///{zone}/{instance}" for instance in held] for volume, held in fake.attached().items()
         },

@@ -40,6 +40,7 @@ def create_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
     if token is not None:
         account.tokens[token] = Token(request, volume.id, account.now + account.behaviour.token_seconds)
     source = account.snapshots.get(volume.snapshot or "")
+    account.contents.begin(volume.id, volume.snapshot)
     _begin(account, volume, source.kms_key if source is not None else None)
     return volume_output(account, volume)
 
@@ -59,11 +60,12 @@ def copy_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[str, 
         raise invalid("size", size, f"The size must be at least the {source.size} GiB of volume {source.id}.")
     of_source = {"Encrypted": True, "KmsKeyId": params.get("KmsKeyId") or source.kms_key} if source.encrypted else {}
     volume = _new_volume(account, {**wanted, "Size": size, "AvailabilityZone": source.zone, **of_source})
-    volume.source, volume.contents = source.id, list(source.contents)
+    volume.source = source.id
     if params.get("DryRun"):
         raise EC2Error("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
     _check_quota(account, volume)
     account.volumes[volume.id] = volume
+    account.contents.begin(volume.id, source.id)
     account.tagged.add(volume.id, volume.tags)
     if token is not None:
         account.tokens[token] = Token(request, volume.id, account.now + account.behaviour.token_seconds)
@@ -141,7 +143,6 @@ def _new_volume(account: AccountState, params: Mapping[str, Any]) -> Volume:
         encrypted=encrypted,
         kms_key=key,
         snapshot=snapshot,
-        contents=list(source.contents) if source is not None else [],
         multi_attach=bool(params.get("MultiAttachEnabled")),
         initialization_rate=_initialization_rate(params),
         tags=tags,

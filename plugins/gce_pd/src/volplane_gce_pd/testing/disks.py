@@ -48,7 +48,7 @@ def insert(project: Project, method: str, params: Params) -> OperationRecord:
                 raise error
 
     def end() -> None:
-        disk.contents = _contents(project, body)
+        project.contents.begin(target, _source(body))
         disk.status, disk.busy = "READY", disk.busy - 1
 
     def undo() -> None:
@@ -141,15 +141,10 @@ def _restored(project: Project, url: str, field: str, kind: str) -> int:
     return snapshot.size
 
 
-def _contents(project: Project, body: Params) -> list[str]:
-    """Return what is in the source of a disk now, if it has one."""
-    for field, table in (("sourceSnapshot", project.snapshots), ("sourceImage", project.images)):
-        if field in body:
-            record = table.get(str(body[field]).rpartition("/")[2])
-            return list(record.contents) if record is not None else []
-    if "sourceDisk" not in body:
-        return []
-    return list(project.disk_at(str(body["sourceDisk"]), "resource.sourceDisk").contents)
+def _source(body: Params) -> str | None:
+    """Return the path of what the disk is made of, if it is made of anything."""
+    fields = ("sourceSnapshot", "sourceImage", "sourceDisk")
+    return next((str(body[field]).removeprefix(URL) for field in fields if field in body), None)
 
 
 def _check_copy(project: Project, place: str, kind: str, body: Params) -> None:

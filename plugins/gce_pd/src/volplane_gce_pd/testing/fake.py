@@ -14,8 +14,16 @@ from volplane_gce_pd.testing.behaviour import Behaviour
 from volplane_gce_pd.testing.errors import ComputeError, not_found, unreachable
 from volplane_gce_pd.testing.methods import METHODS, parsed, permissions_for
 from volplane_gce_pd.testing.project import Project
-from volplane_gce_pd.testing.records import URL, DiskRecord, InstanceRecord, OperationRecord, SnapshotRecord
-from volplane_testing.cloud import CloudFailure, FakeCloud, FakeCloudServer, Fault, HttpRequest, HttpResponse
+from volplane_gce_pd.testing.records import DiskRecord, InstanceRecord, OperationRecord, SnapshotRecord
+from volplane_testing.cloud import (
+    CloudFailure,
+    DiskContents,
+    FakeCloud,
+    FakeCloudServer,
+    Fault,
+    HttpRequest,
+    HttpResponse,
+)
 from volplane_testing.disks import DiskDirectory
 
 _MINUTE = 60.0
@@ -138,19 +146,16 @@ class FakeCompute(FakeCloud):
         project = self.behaviour.project
         return {disk.path(project): tuple(name for _, name in disk.users) for disk in self.disks.values()}
 
-    def made_of(self) -> dict[str, str]:
-        """Return the path of every snapshot, image, restored disk and copy -> path of its source."""
-        name = self.behaviour.project
+    @property
+    def contents(self) -> DiskContents:
+        """What is in disks, snapshots and images, by their paths; in memory unless a server shows them to pods."""
         with self.locked_state() as project:
-            cut = {each.path(name): each.disk for each in (*project.snapshots.values(), *project.images.values())}
-            fields = ("sourceSnapshot", "sourceImage", "sourceDisk")
-            made = {
-                disk.path(name): str(disk.wanted[field]).removeprefix(URL)
-                for disk in project.disks.values()
-                for field in fields
-                if disk.wanted.get(field)
-            }
-            return cut | made
+            return project.contents
+
+    @contents.setter
+    def contents(self, contents: DiskContents) -> None:
+        with self.locked_state() as project:
+            project.contents = contents
 
     def add_instance(self, name: str, zone: str = "", *, machine_type: str = "n1-standard-1") -> InstanceRecord:
         """Add a running virtual machine, by default in the first zone. It has a boot disk."""
@@ -195,12 +200,14 @@ class FakeComputeServer(FakeCloudServer):
 
     def __init__(self, fake: FakeCompute, *, port: int = 0, disks: DiskDirectory | None = None) -> None:
         self.fake = fake
+        if disks is not None:
+            fake.contents = disks
 
         def answer(request: HttpRequest) -> HttpResponse:
             answered = fake.answer(request)
             if disks is not None:
-                made_of = fake.made_of()
-                disks.show({**dict.fromkeys(made_of, ()), **fake.attached()}, made_of)
+                cut = [each.path(fake.behaviour.project) for each in (*fake.snapshots.values(), *fake.images.values())]
+                disks.show({**dict.fromkeys(cut, ()), **fake.attached()})
             return answered
 
         super().__init__(answer, port=port)

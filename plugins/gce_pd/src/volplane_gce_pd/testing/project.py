@@ -18,7 +18,7 @@ from volplane_gce_pd.testing.records import (
     OperationRecord,
     SnapshotRecord,
 )
-from volplane_testing.cloud import Fault, Timeline
+from volplane_testing.cloud import DiskContents, Fault, MemoryContents, Timeline
 
 _EPOCH = 1_767_225_600.0  # 2026-01-01T00:00:00Z is second 0 of the clock.
 _OPERATION_CODES = {
@@ -120,6 +120,8 @@ class Project:
         self.snapshots: dict[str, SnapshotRecord] = {}
         self.images: dict[str, SnapshotRecord] = {}
         self.operations: dict[tuple[str, str], OperationRecord] = {}
+        self.contents: DiskContents = MemoryContents()
+        """By the paths of disks, snapshots and images."""
         self.last_snapshot: dict[int, float] = {}
         """By id of the disk: when its last snapshot was begun."""
         self.minute: tuple[int, Counter[str]] = (-1, Counter())

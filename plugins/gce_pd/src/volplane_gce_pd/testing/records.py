@@ -46,8 +46,6 @@ class DiskRecord:
     """Operations that work on it now."""
     changed: float | None = None
     """When its size or performance was changed last."""
-    contents: list[str] = field(default_factory=list)
-    """What was written into it."""
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -146,8 +144,6 @@ class SnapshotRecord:
     """Another project that shares it; "" = this one."""
     wanted: Json = field(default_factory=dict)
     """The body it was inserted with."""
-    contents: tuple[str, ...] = ()
-    """What was in the disk when it was cut."""
     restored: list[float] = field(default_factory=list)
     """When disks were made from it."""
     name: str

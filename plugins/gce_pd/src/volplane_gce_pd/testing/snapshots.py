@@ -8,7 +8,7 @@ from typing import Any
 from volplane_gce_pd.testing.disks import NAME, checked_labels
 from volplane_gce_pd.testing.errors import ComputeError, bad_request
 from volplane_gce_pd.testing.project import Effect, Project
-from volplane_gce_pd.testing.records import DiskRecord, OperationRecord, SnapshotRecord
+from volplane_gce_pd.testing.records import OperationRecord, SnapshotRecord
 
 Params = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ def insert(project: Project, method: str, params: Params) -> OperationRecord:
     table[name] = snapshot
 
     if not project.stalled and project.failing is None:
-        _cut_and_upload(project, snapshot, disk)
+        _cut_and_upload(project, snapshot)
 
     def undo() -> None:
         snapshot.status = "FAILED"
@@ -58,14 +58,14 @@ def insert(project: Project, method: str, params: Params) -> OperationRecord:
     return project.operate(method, params, "global", path, Effect(undo=undo), seconds=seconds)
 
 
-def _cut_and_upload(project: Project, snapshot: SnapshotRecord, disk: DiskRecord) -> None:
+def _cut_and_upload(project: Project, snapshot: SnapshotRecord) -> None:
     """Plan its changes of state. What is in the disk when it is cut is in it; an image is cut when it is ready."""
     cut, upload = project.behaviour.cut_seconds, project.behaviour.upload_seconds
 
     def become(before: str, after: str) -> None:
         if snapshot.status == before:
             if before in ("CREATING", "PENDING"):
-                snapshot.contents = tuple(disk.contents)
+                project.contents.begin(snapshot.path(project.behaviour.project), snapshot.disk)
             snapshot.status = after
 
     if snapshot.kind == "snapshots":

@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
 
-from volplane import Asset, NodeIdentity, VolumeSource
+from volplane import NodeIdentity, VolumeSource
 from volplane_gce_pd.backend import GcePdBackend
 from volplane_gce_pd.settings import ZONE_LABEL
 from volplane_gce_pd.testing.behaviour import Behaviour
 from volplane_gce_pd.testing.fake import FakeCompute
 from volplane_gce_pd.testing.in_process import InProcess
-from volplane_gce_pd.testing.records import DiskRecord
 from volplane_testing import Subject
 from volplane_testing.cloud import Fault, FaultKind, SteppedClock
 
@@ -104,18 +103,12 @@ def subject(
             (disk.place, disk.name, disk.status, disk.size, str(sorted(disk.labels.items())))
             for disk in fake.disks.values()
         ),
-        fill=lambda asset: _disk(fake, asset).contents.append("data"),
-        is_empty=lambda asset: not _disk(fake, asset).contents,
+        fill=lambda asset: fake.contents.write(asset.handle, "data"),
+        is_empty=lambda asset: not fake.contents.written(asset.handle),
         trouble=lambda random: _trouble(fake, random),
         storage_modules=("volplane_gce_pd.testing", "volplane_testing.cloud"),
         crash_points=crash_points,
     )
-
-
-def _disk(fake: FakeCompute, asset: Asset) -> DiskRecord:
-    """Return the disk of a handle."""
-    parts = asset.handle.split("/")
-    return fake.disks["/".join(parts[2:4]), parts[5]]
 
 
 @contextmanager
