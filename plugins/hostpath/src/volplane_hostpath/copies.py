@@ -27,7 +27,7 @@ from volplane.directory import (
     encode_fields,
 )
 from volplane.directory.snapshots import CONTENT
-from volplane_hostpath import subvolumes
+from volplane_hostpath import subvolumes, syscalls
 from volplane_hostpath.capacity import Space, human
 from volplane_hostpath.copy_trees import DATA, LINKS, OLD, LocalTrees, Pair
 from volplane_hostpath.dirfd import (
@@ -182,12 +182,18 @@ def clone(root: Root, key: str, source: Source, deadline: Deadline, *, read_only
 
 
 def begin(
-    root: Root, key: str, source: str, deadline: Deadline, prepare: Callable[[int], None] = lambda _: None
+    root: Root,
+    key: str,
+    source: str,
+    deadline: Deadline,
+    *,
+    strict: bool = False,
+    prepare: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Make the directory of a copy, unless an earlier call has begun it.
 
-    key: its name. source: what it is of. prepare: called with open directories, into which nothing was copied, such as
-    to set limits.
+    key: its name. source: what it is of. strict: no change may be missed. prepare: called with open directories, into
+    which nothing was copied, such as to set limits.
     """
     copies = root.directory(COPIES)
     label = f"{root.path}/{CONTROL}/{COPIES}/{key}"
@@ -209,6 +215,9 @@ def begin(
             prepare(data)
         create_file(COPY, container, encode_fields(wanted), durable=False)
         _wait_until_later(container)
+        if strict and syncs_whole(root):
+            # Only the first write to a page that is on the disk, through a memory map, changes the times of its file.
+            syscalls.syncfs(root.fd)
 
 
 def _wait_until_later(container: int) -> None:

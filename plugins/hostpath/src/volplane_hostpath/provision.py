@@ -33,6 +33,7 @@ from volplane import (
     VolumeSource,
 )
 from volplane.directory import CopyParameters, Handle, require_unchanged
+from volplane.directory.snapshots import STRICT
 from volplane_hostpath.capacity import human
 from volplane_hostpath.copies import (
     Copies,
@@ -215,7 +216,8 @@ def fill_volume(
             _clone_subvolume(root, marker, source, deadline)
             _move_copy(root, index, waits, marker, context)
             return None
-        begin(root, key, source.handle, deadline, lambda fd: _set_limit(root, marker, fd))
+        strict = parameters.consistency == STRICT
+        begin(root, key, source.handle, deadline, strict=strict, prepare=lambda fd: _set_limit(root, marker, fd))
         done = copies.work(root, key, source, parameters, context)
         if isinstance(done, InProgress):
             return done

@@ -37,6 +37,7 @@ from volplane.directory import (
     name_of,
     require_unchanged,
 )
+from volplane.directory.snapshots import STRICT
 from volplane_hostpath.copies import (
     Copies,
     Source,
@@ -207,7 +208,7 @@ class Snapshots:
                     clone(root, name, source, deadline, read_only=True)
                     done = CopyCounts()
                 else:
-                    begin(root, name, source.handle, deadline)
+                    begin(root, name, source.handle, deadline, strict=parameters.consistency == STRICT)
                     done = self._copies.work(root, name, source, parameters, context)
                 if isinstance(done, InProgress):
                     return done
