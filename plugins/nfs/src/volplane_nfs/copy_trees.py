@@ -385,21 +385,26 @@ class NfsTrees:
         return [Outcome.LEFT_OUT if reply.status else Outcome.DONE for reply in replies]
 
     def compare(self, items: Sequence[Item[Pair]], offset: int, should_stop: Callable[[], bool]) -> Copied:
-        outcomes: list[Outcome] = []
-        for item in items:
-            if outcomes and should_stop():
+        equal: list[Outcome] = []
+        at = offset
+        while len(equal) < len(items) and not (equal and should_stop()):
+            outcome, at = self._compare_file(items[len(equal)], at, should_stop)
+            if outcome is None:
                 break
-            outcome: Outcome | None = None
-            (look,) = self._client.pipeline([[PUTFH(item.into.copy), LOOKUP(item.name), GETFH()]])
-            copy = bytes(values_of(look)[-1])
-            while outcome is None:
-                outcome = self._compare_part(item, copy, offset)
-                offset += self._compared
-                if outcome is None and should_stop():
-                    return Copied(outcomes, offset)
-            outcomes.append(outcome)
-            offset = 0
-        return Copied(outcomes)
+            equal.append(outcome)
+        return Copied(equal, at)
+
+    def _compare_file(
+        self, item: Item[Pair], offset: int, should_stop: Callable[[], bool]
+    ) -> tuple[Outcome | None, int]:
+        """Return the outcome, None if the time was up before it was known, and how far it was then."""
+        (look,) = self._client.pipeline([[PUTFH(item.into.copy), LOOKUP(item.name), GETFH()]])
+        copy = bytes(values_of(look)[-1])
+        while (outcome := self._compare_part(item, copy, offset)) is None:
+            offset += self._compared
+            if should_stop():
+                return None, offset
+        return outcome, 0
 
     @property
     def _compared(self) -> int:

@@ -160,7 +160,7 @@ def subject_on(
         is_empty=lambda asset: not names(client, volume(asset)),
         trouble=trouble,
         real_crashes=real_crashes,
-        crash_points=12 if real_crashes else 24,
+        crash_points=8 if real_crashes else 16,
         storage_modules=("volplane_nfs.testing.model",),
     )
 
