@@ -512,6 +512,35 @@ def test_a_source_that_goes_while_it_is_copied_leaves_nothing(site: Site, model:
     assert not model.share.children[b".volplane"].children[b"copies"].children
 
 
+def test_a_source_that_is_deleted_in_the_last_step_makes_no_copy_that_lacks_something(
+    site: Site, model: ModelServer
+) -> None:
+    made = site.provision()
+    fill_model(model, made)
+    snapshot = cut(site, made)
+    gone: list[object] = []
+
+    def delete(act: Callable[[], object]) -> Callable[[list[Request]], None]:
+        def fault(requests: list[Request]) -> None:
+            if not gone and any(each.operation is nfs.READ for each in requests):
+                gone.append(None)
+                act()
+
+        return fault
+
+    control = model.share.children[b".volplane"].children
+    for request, act in (
+        (site.demand(source_snapshot=snapshot.handle), control[b"snapshots"].children.clear),
+        (cut_request(site, made), control[b"volumes"].children.clear),
+    ):
+        gone.clear()
+        model.fault = delete(act)
+        with pytest.raises(NotFound):
+            to_the_end(site, request)
+        assert not control[b"copies"].children
+        assert request.name.encode() not in {*control[b"volumes"].children, *control[b"snapshots"].children}
+
+
 def test_a_copy_of_something_else_under_the_same_name_is_begun_anew(site: Site, model: ModelServer) -> None:
     one, two = site.provision(), site.provision()
     fill_model(model, one)

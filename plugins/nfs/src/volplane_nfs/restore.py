@@ -100,6 +100,12 @@ def provision_copy(
         )
         if isinstance(made, InProgress):
             return made
+        try:
+            _source(share, handles, request)
+        except NotFound:
+            # It was deleted meanwhile: what was copied last may not be all of it.
+            copies.discard(handles, wanted.key)
+            raise
         _dress(share, handles, copies, wanted, parameters)
         marker = exports.prepare(share, handles, wanted)
         (reply,) = share.client.pipeline([[PUTFH(handles.volumes), create_link(marker.file, marker.encode())]])

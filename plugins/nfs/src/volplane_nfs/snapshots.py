@@ -41,7 +41,7 @@ from volplane_nfs.nfs4.files import (
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, READLINK, REMOVE, Reply
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.space import used_bytes
-from volplane_nfs.volumes import text
+from volplane_nfs.volumes import read_marker, text
 
 SNAPSHOTS: Final = b"snapshots"
 PAGE = 5000
@@ -108,6 +108,10 @@ def make_snapshot(
         made = copies.work(handles, wanted, request.context, check_space=check_space)
         if isinstance(made, InProgress):
             return made
+        if read_marker(share, handles.volumes, volume.file) is None:
+            # A deletion began meanwhile: what was copied last may not be all of it.
+            copies.discard(handles, key)
+            raise NotFound(f"{volume.name} was deleted while it was copied")
         container = copies.container(handles, key)
         if container is None:
             raise Unavailable(f"{request.name} was removed while it was made", retry_after=_AGAIN)
