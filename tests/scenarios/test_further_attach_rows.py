@@ -10,7 +10,7 @@ import pytest
 from scenarios.attach_objects import UNIQUE, attached_to, bound_claim, event, listed, node, pod, pod_at, row
 from scenarios.attaching import DRIVER, Row
 from scenarios.harness import Json
-from volplane.attach.desired import count_volumes, plugin_label
+from volplane.attach.desired import plugin_label, show_volumes
 from volplane.controller.metrics import Metrics
 
 SETTLE = {"op": "settle", "within": "20s"}
@@ -253,7 +253,7 @@ async def test_metrics_show_what_the_stock_controller_would_count() -> None:
         for step in (pod_at("pod2", "node-b", claim="pvc-2"), GONE, SETTLE):
             await scenario.take(step)
         metrics, plane = harness.metrics, harness.plane
-        metrics.volumes_on_nodes(*count_volumes(plane.state))
+        show_volumes(plane.state, metrics)
         scenario.backend.failing.clear()
         await scenario.take({"op": "settle", "within": "10m"})
         driver = plane.drivers.get(DRIVER)

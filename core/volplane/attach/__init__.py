@@ -11,7 +11,7 @@ from typing import Final
 
 from volplane.attach.attach_detach import AttachDetachState, waiting_nodes
 from volplane.attach.attacher import decide_attachment, decide_csi_driver
-from volplane.attach.desired import NODE_INDEX, count_volumes, wanted_or_attached
+from volplane.attach.desired import NODE_INDEX, show_volumes, wanted_or_attached
 from volplane.attach.operation import AttacherHandlers, AttachOperation, DetachOperation
 from volplane.attach.reconcile import AttachDetach
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
@@ -85,7 +85,7 @@ def _attach_detach(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         watches=(Watch(cache=cluster.pods), Watch(cache=cluster.attachments), Watch(cache=cluster.csi_drivers)),
         subscribe=both.subscribe,
         resync=lambda: wanted_or_attached(cluster),
-        measure=lambda metrics: metrics.volumes_on_nodes(*count_volumes(cluster)),
+        measure=lambda metrics: show_volumes(cluster, metrics),
     )
     yield Controller(queue="node-reports", cache=cluster.nodes, decide=both.reconcile_node, resync=cluster.nodes.keys)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import NamedTuple
 
+from volplane.controller.metrics import Metrics
 from volplane.kube import names
 from volplane.kube.objects import Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import (
@@ -55,7 +56,6 @@ class Pair(NamedTuple):
 
 @functools.lru_cache(16_384)
 def attachment_name(driver: str, handle: str, node: str) -> str:
-    """Return the stock name of the VolumeAttachment."""
     return "csi-" + hashlib.sha256(f"{handle}{driver}{node}".encode()).hexdigest()
 
 
@@ -173,15 +173,15 @@ def wanted_or_attached(cluster: ClusterState) -> list[str]:
     return sorted(found)
 
 
-def count_volumes(cluster: ClusterState) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Count, for metrics, the pairs by plugin and state of the world, and the volumes of pods by node and plugin."""
+def show_volumes(cluster: ClusterState, metrics: Metrics) -> None:
+    """Show in metrics the pairs by plugin and state of the world, and the volumes of pods by node and plugin."""
     pairs = [(pair, pod) for pod in cluster.pods.values() for pair in pairs_of_pod(pod, cluster)]
-    in_use = Counter((pair.node, plugin_label(csi_parts(pair.volume)[0])) for pair, _ in pairs)
+    metrics.attachable_in_use.show(Counter((pair.node, plugin_label(csi_parts(pair.volume)[0])) for pair, _ in pairs))
     wanted = {pair for pair, pod in pairs if not finished(pod)}
     worlds = Counter((plugin_label(csi_parts(pair.volume)[0]), "desired_state_of_world") for pair in wanted)
     ours = (each for each in cluster.attachments.values() if named_by_controller(each))
     worlds.update((plugin_label(each.spec.attacher), "actual_state_of_world") for each in ours)
-    return worlds, in_use
+    metrics.attached_volumes.show(worlds)
 
 
 # --- nodes --------------------------------------------------------------------------------------------------------

@@ -205,11 +205,11 @@ class Metrics:
             "Volumes detached though their node may use them, since the start; reason: timeout, out-of-service",
         )
         self.forced_detaches.show({"timeout": 0, "out-of-service": 0})
-        self._attached_volumes = gauge(
+        self.attached_volumes = gauge(
             "attachdetach_controller_total_volumes{plugin_name,state}",
             "Volumes on nodes, by what wants them (desired_state_of_world) and what has them (actual_state_of_world)",
         )
-        self._attachable_in_use = gauge(
+        self.attachable_in_use = gauge(
             "storage_count_attachable_volumes_in_use{node,volume_plugin}",
             "Volumes of pods that need attaching, by node",
         )
@@ -309,11 +309,6 @@ class Metrics:
         else:
             self._deleted[(storage_class,)].inc()
             self._delete_seconds[(storage_class,)].observe(seconds)
-
-    def volumes_on_nodes(self, worlds: Mapping[tuple[str, str], int], in_use: Mapping[tuple[str, str], int]) -> None:
-        """Show the numbers of volumes, by plugin and state, and by node and plugin."""
-        self._attached_volumes.show(worlds)
-        self._attachable_in_use.show(in_use)
 
     def leak_checked(self, driver: str, at: float | None) -> None:
         """Count a leak check. at: Unix time of its end, None if it failed."""
