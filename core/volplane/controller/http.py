@@ -281,7 +281,6 @@ class ActionToken:
                 return
 
     def allows(self, authorization: str) -> bool:
-        """Return whether this value of the header Authorization is the token."""
         expected = f"Bearer {self._token}"
         return self.path is not None and hmac.compare_digest(authorization.encode(errors="replace"), expected.encode())
 

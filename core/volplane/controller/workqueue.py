@@ -291,10 +291,7 @@ class AdaptiveConcurrency:
         return int(self._limit)
 
     def probe(self, now: float) -> None:
-        """Measure the latency of the loop once, unless that was done less than `_SLOW` ago: a slow turn is not missed.
-
-        To be called when work begins. now: loop time.
-        """
+        """Measure the latency of the loop as work begins, unless done less than `_SLOW` ago. now: loop time."""
         if self._probing or now < self._probed + _SLOW:
             return
         self._probing, self._probed = True, now

@@ -32,7 +32,6 @@ class DryRun:
         self._retry_after = read_parameters(Options, options).retry_after
 
     def decline(self, request: Any, plan: str) -> None:
-        """Raise Declined with the plan."""
         log.info("dry run: driver %s would %s", request.context.driver, plan)
         raise Declined(f"dry run: would {plan}", retry_after=self._retry_after)
 

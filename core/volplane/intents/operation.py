@@ -317,10 +317,7 @@ class DiscardOperation:
     async def _provision_once_more(
         self, claim: Claim, intent: ClaimIntent, driver: DriverView, progress: ClaimProgress
     ) -> Asset | None:
-        """Resolve an unknown outcome by the same call, which returns what it made before.
-
-        That is needed without `find`, and while a job of the driver goes on: until its end `Absent` proves nothing.
-        """
+        """Resolve an unknown outcome by the same call: without `find`, or in a long job, `Absent` proves nothing."""
         class_name = class_of_claim(claim) or ""
         storage_class = self.deps.cluster.classes.get(class_name)
         if storage_class is None:

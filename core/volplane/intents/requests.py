@@ -42,10 +42,7 @@ def trash_of_class(storage_class: StorageClass, key: str = names.TRASH) -> str |
 
 
 def allowed_segments(storage_class: StorageClass) -> tuple[Segment, ...]:
-    """Return `allowedTopologies` as single segments; terms are alternatives, keys of a term hold together.
-
-    Of a class with more than `MOST_SEGMENTS` only so many, for by such a class nothing is made.
-    """
+    """Return `allowedTopologies` as single segments; terms are alternatives. At most `MOST_SEGMENTS` of a class."""
     terms = [term.match_label_expressions or () for term in storage_class.allowed_topologies or ()]
     labels = [[[(each.key, value) for value in each.values or ()] for each in term] for term in terms]
     choices = chain.from_iterable(product(*term) for term in labels)
@@ -113,7 +110,6 @@ def provision_request(
 
 
 def node_identity(node: Node | None) -> NodeIdentity | None:
-    """Return the node as hooks see it."""
     if node is None:
         return None
     labels = dict(node.metadata.labels or {})

@@ -87,10 +87,7 @@ class Credentials:
         return answer
 
     async def renewed(self, refused: Identity, *, seconds: float) -> bool:
-        """Look for other credentials than those that the server refused; whether there are any within so many seconds.
-
-        Many callers share one look, which goes on if they do not wait for it.
-        """
+        """Look for other credentials than those refused; return whether any come in time. All callers share a look."""
         if self.identity is not refused:
             return True
         if self._renewal is None or self._renewal.done():

@@ -42,7 +42,6 @@ class Kind(Generic[T]):
         return self.path(namespace, name, subresource)
 
     def body(self, **fields: Any) -> dict[str, Any]:
-        """Return a dict of this kind, for a create."""
         return {"apiVersion": self.api_version, "kind": self.kind, **fields}
 
 

@@ -32,7 +32,6 @@ def fence_of(lease: Lease) -> Fence:
 
 
 def next_term(count: int) -> int:
-    """Return the count of the term after this one."""
     return (count + 1) % TERMS
 
 

@@ -131,7 +131,6 @@ class ObjectReference(Fields):
 
     @property
     def complete(self) -> bool:
-        """Whether it names a claim."""
         return bool(self.namespace and self.name)
 
 

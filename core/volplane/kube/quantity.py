@@ -45,7 +45,6 @@ class Quantity:
         return _round_away(self.nanos, 10**9)
 
     def __str__(self) -> str:
-        """Return the canonical notation."""
         nanos, power = self.nanos, -9
         if not nanos:
             return "0"

@@ -251,10 +251,7 @@ class LeakCheck:
         self._warned = {key for key in self._warned if key[1] != name} | confirmed.keys()
 
     async def _report_ghosts(self, driver: DriverView, findings: Sequence[Finding], known: int) -> None:
-        """Record events on ghosts and their claims; on the classes of the driver, if its listing is not credible.
-
-        known: how many volumes of the driver there are. The same events at every check, which are counted.
-        """
+        """Record events on ghosts and their claims; on the classes if there are too many of `known` volumes."""
         ghosts = [each for each in findings if each.verdict is Verdict.GHOST]
         if len(ghosts) > FEW and len(ghosts) > known / 2:
             lacks = f"list_assets of driver {driver.name} lacks the assets of {len(ghosts)} of its {known} volumes"

@@ -213,7 +213,6 @@ class SnapshotComparison(ListedSnapshots):
         return tuple(zip(LED_TO_BY, (self.add_snapshot, self.add_content), strict=True))
 
     def findings(self) -> Iterator[Finding]:
-        """Yield the findings."""
         for verdict, found in ((Verdict.ORPHAN, self.lost()), (Verdict.FOREIGN, self.foreign())):
             for each, why in found:
                 given = {"driver": self.driver, "handle": each.handle, "volume": "", "detail": why, "kind": "snapshot"}

@@ -92,10 +92,7 @@ class NodeBook:
         return [node for name in sorted(names or ()) if (node := self.cache.get(name)) is not None]
 
     def away(self, name: str) -> float:
-        """Return the seconds for which the node has been gone or not ready, as seen by this process; 0 if it is not.
-
-        A name that was never seen counts from the first question.
-        """
+        """Return for how many seconds it is gone or not ready; a name never seen counts from the first question."""
         node = self.cache.get(name)
         if node is not None and is_ready(node):
             return 0.0

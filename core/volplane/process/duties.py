@@ -29,7 +29,6 @@ DUTIES: Final[list[Duty[Any]]] = [
 
 
 def options() -> tuple[str, ...]:
-    """Return the values of `--controllers`."""
     return tuple(duty.option for duty in DUTIES if duty.option)
 
 

@@ -203,7 +203,6 @@ class LivePods:
                 self.lists.pop(old.namespace, None)
 
     def operation(self, run: Run, *, client: Client, monotonic: Callable[[], float]) -> Work:
-        """Return the work of the verb `unprotect`."""
         return partial(self.refresh, run.asset, client, monotonic)
 
     async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:

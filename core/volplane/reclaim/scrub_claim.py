@@ -90,10 +90,7 @@ def claim_lost(volume: Volume, intent: RecycleIntent, cluster: ClusterState) -> 
 
 
 def give_back(volume: Volume, intent: RecycleIntent, cluster: ClusterState, reads: LiveReads) -> Action | None:
-    """Return the next step until the claim is gone and the volume refers to what it was released from; None then.
-
-    The pod must be gone.
-    """
+    """Return the next step until claim and reference are the former ones again, without a pod; then None."""
     claim = cluster.claims.get(scrub_key(volume, cluster))
     # A claim of this name that others made is left where it is.
     if claim is not None and _is_ours(claim, volume, cluster.sealer):

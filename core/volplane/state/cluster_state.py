@@ -222,15 +222,11 @@ def claim_of_volume(pod: Pod, volume: PodVolume) -> str:
 
 
 def claims_of_pod(pod: Pod) -> list[str]:
-    """Return the keys of the claims a pod mounts."""
     return [key for volume in pod.spec.volumes or () if (key := claim_of_volume(pod, volume))]
 
 
 def mounts(pod: Pod, claim: Claim, *, ephemeral: bool = True) -> bool:
-    """Return whether the pod uses the claim. That of an ephemeral volume must have been made for this pod.
-
-    ephemeral: whether such volumes count.
-    """
+    """Return whether the pod uses the claim; that of a volume made with a pod, if `ephemeral`, of this one only."""
     owners = claim.metadata.owner_references or () if ephemeral else ()
     owned = any(owner.controller and owner.uid == pod.uid for owner in owners)
     used = (each for each in pod.spec.volumes or () if claim_of_volume(pod, each) == claim.key)

@@ -181,7 +181,6 @@ def reference_to(claim: Claim) -> dict[str, str | None]:
 
 
 def refers_to(volume: Volume, claim: KubeObject) -> bool:
-    """Return whether the volume refers to this claim by its uid."""
     reference = volume.spec.claim_ref
     return reference is not None and reference.uid != "" and reference.uid == claim.metadata.uid
 

@@ -65,7 +65,6 @@ class Console:
         self._width = max(NARROWEST, shutil.get_terminal_size().columns) if self._out.isatty() else UNLIMITED
 
     def line(self, text: str = "") -> None:
-        """Write a line of the result."""
         self._write(sanitize(text))
 
     def sentence(self, text: str) -> None:

@@ -42,10 +42,7 @@ class HttpTransport:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None = None) -> HttpTransport:
-        """Read the configuration: `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config.
-
-        Raises ConfigurationError. Nothing is sent yet.
-        """
+        """Read the configuration, see `route_and_credentials`. Raises ConfigurationError. Sends nothing yet."""
         from volplane.kube.kubeconfig import route_and_credentials  # noqa: PLC0415 -- 0.8 s, only where it is needed
 
         return cls(*await route_and_credentials(kubeconfig))
