@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -365,6 +365,37 @@ async def test_an_attach_that_never_answers_is_said_and_holds_up_its_own_volume_
         assert "did not return" in stuck["attachError"]["message"]
         await world.cluster.restart()
         assert (await world.later("to-node-1"))["attached"] is True
+
+
+class NotesReadOnly(MemoryBackend):
+    """Attaches everything, and notes what was asked to be read-only."""
+
+    asked: ClassVar[list[bool]] = []
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Attachment:
+        self.asked.append(request.read_only)
+        return Attachment()
+
+
+async def test_a_read_only_volume_is_attached_as_one() -> None:
+    NotesReadOnly.asked.clear()
+    async with a_world(NotesReadOnly) as world:
+        await world.attach("node-1")
+        source = {"csi": {"driver": world.driver, "volumeHandle": "static", "readOnly": True}}
+        await world.cluster.create_volume("static", source)
+        await world.attach("node-1", "static")
+        assert NotesReadOnly.asked == [False, True]
+
+
+async def test_the_csidriver_that_somebody_deletes_is_made_again() -> None:
+    async with a_world() as world:
+        made: Any = world.api.get("csidrivers", world.driver)
+        world.api.delete("csidrivers", world.driver)
+        await world.cluster.advance(5.0)
+        again: Any = world.api.get("csidrivers", world.driver)
+        assert again["metadata"]["uid"] != made["metadata"]["uid"]
+        assert again["spec"]["attachRequired"] is True
 
 
 async def test_a_status_that_a_person_edits_is_put_right() -> None:

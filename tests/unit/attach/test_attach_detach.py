@@ -252,6 +252,7 @@ def test_pods_are_told_when_no_attacher_answers_for_two_minutes() -> None:
     late = decided(*bound(), node(), pod(), attachment(created="2025-12-31T23:57:30Z"))
     expected = f"timed out waiting for external-attacher of {CSI} CSI driver to attach volume h-1"
     assert told(late) == [f'AttachVolume.Attach failed for volume "v" : {expected}']
+    assert late.action.seconds == 90.0, "then it is told again"
 
 
 def test_pods_wait_for_the_end_of_a_detach_that_has_begun() -> None:

@@ -268,6 +268,7 @@ def test_what_another_attacher_began_is_recorded_and_detached() -> None:
 def test_what_nobody_knows_any_more_says_what_a_person_must_do() -> None:
     error = status(decided(attachment(attached=True, deleted=True, finalizers=[FINALIZER])))["detachError"]
     assert FINALIZER in error["message"]
+    assert error["message"].startswith('PersistentVolume "v" is gone, and nothing else says what was attached;')
 
 
 def test_the_finalizer_goes_once_nothing_is_attached() -> None:
@@ -310,6 +311,15 @@ def test_one_that_says_otherwise_is_named() -> None:
     assert isinstance(action, Wait)
     assert "delete the object" in action.reason
     assert action.events == (warning(CSI_DRIVERS, wrong, "AttachRequiredDiffers", action.reason),)
+
+
+def test_who_only_publishes_room_does_not_say_whether_volumes_need_attaching() -> None:
+    local = attaching("local.example.com", csi_driver_name="local.example.com", attach_required=False)
+    there = CsiDriver(
+        metadata=Metadata(name=local.name), spec=CsiDriverSpec(attach_required=True, storage_capacity=True)
+    )
+    state = state_with(there, distributed=(local,))
+    assert decide_csi_driver(local.name, state, attacher=False, capacity=True) == Settled()
 
 
 # --- records of a former version ----------------------------------------------------------------------------------
