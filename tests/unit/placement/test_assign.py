@@ -435,6 +435,12 @@ def test_a_volume_whose_node_is_gone_is_said_to_be_lost_until_it_is_back() -> No
     assert world.state.count_lost() == {DRIVER: 0}
 
 
+def test_a_volume_of_which_nobody_noted_the_node_is_there_when_a_node_of_its_place_is() -> None:
+    world = World(node("a", uid="uid-anew"), placed("v", at="a"))
+    decide_membership("v", world.state)
+    assert world.state.lost == {}
+
+
 def test_a_volume_without_a_claim_that_is_lost_is_said_once() -> None:
     world = World(placed("v", at="a", annotations={names.NODE_UID: "uid-a"}))
     action = decide_membership("v", world.state)

@@ -31,6 +31,9 @@ def test_a_node_is_ready_unless_somebody_doubts_it() -> None:
     assert is_ready(node("a", ready=None))
     assert not is_ready(node("a", ready="False"))
     assert not is_ready(node("a", ready="Unknown"))
+    healthy = node("a")
+    healthy.status.conditions = [*(healthy.status.conditions or ()), {"type": "MemoryPressure", "status": "False"}]
+    assert is_ready(healthy), "it has no trouble"
 
 
 def test_new_volumes_go_where_pods_could_come() -> None:
