@@ -58,8 +58,6 @@ def pair(backend: HostPathBackend, number: int) -> tuple[float, float]:
     request = provision_request(number)
     began = time.perf_counter()
     asset = backend.provision(request)
-    if isinstance(asset, InProgress):
-        raise TypeError(asset)  # It is no copy.
     made = time.perf_counter()
     if isinstance(asset, InProgress):
         raise TypeError(f"{request.name} has no source, and is not made at once")
