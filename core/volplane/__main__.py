@@ -9,11 +9,10 @@ import os
 import signal
 import sys
 import threading
+import time
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code after Ctrl-C, as shells have it."""
-_AGAIN_AFTER = 0.1
-"""Seconds: longer than the main thread is in the hook that follows."""
 
 
 def main() -> None:
@@ -34,10 +33,22 @@ def main() -> None:
 def _lost(lost: sys.UnraisableHookArgs) -> None:
     """Send again the SIGINT that came within a finalizer: Python drops exceptions there, and in this hook."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
-        main_thread = threading.main_thread().ident
-        threading.Timer(_AGAIN_AFTER, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        threading.Thread(target=_send_again).start()
     else:
         sys.__unraisablehook__(lost)
+
+
+def _send_again() -> None:
+    """Send SIGINT to the main thread as soon as it has left the hook."""
+    main_thread = threading.main_thread().ident or 0
+    while True:
+        frame = sys._current_frames().get(main_thread)  # noqa: SLF001 - no public function shows other threads' frames
+        while frame is not None and frame.f_code is not _lost.__code__:
+            frame = frame.f_back
+        if frame is None:
+            break
+        time.sleep(0.01)
+    signal.pthread_kill(main_thread, signal.SIGINT)
 
 
 def _end(_number: int, _frame: object) -> None:
