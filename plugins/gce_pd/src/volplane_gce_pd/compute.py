@@ -163,29 +163,28 @@ class Compute:
     def disk_and_instance(
         self, key: DiskKey, vm: InstanceKey, *, attached: bool
     ) -> tuple[Disk | None, Instance | None]:
-        """Return both as they are now; as they were at most 10 s ago where that leads to a change, which Compute Engine
-        refuses if their state is another one by now. Raises RetryLater.
+        """Return both, each as it is now where it decides, else as it was at most 10 s ago. Raises RetryLater.
 
         If both had to be as new as the interval, a caller that waits for one of them, or for its rate, would have to
-        wait for the other one again and again. attached: whether the disk is attached to this machine alone before the
-        change.
+        wait for the other one again and again. The machine decides where it shows that nothing is to be done; what it
+        shows otherwise leads to a change, which Compute Engine refuses if that is no longer so. The disk decides
+        whether it may be attached. attached: whether it is attached to this machine before the change.
         """
         machines, disks = self.instances.of(vm), self.disks.of(key)
         known = machines.cached(vm, _RECENT_MAX_AGE)
-        recent = known.value if known is not None else None
-        usable = recent is not None and (recent.disk(key) is not None) == attached
-        seconds, target = 0.0, recent
-        if not usable:
+        target, seconds = known.value if known is not None else None, 0.0
+        if target is None or (target.disk(key) is not None) != attached:
             try:
                 target = machines.current(vm)
             except RetryLater as retry:
-                seconds = retry.seconds
+                target, seconds = None, retry.seconds
             else:
                 if attached and (target is None or target.disk(key) is None):
                     return None, target
         seen = disks.cached(key, _RECENT_MAX_AGE)
         disk = seen.value if seen is not None else None
-        if disk is None or (usable and set(disk.users) != ({vm} if attached else set())):
+        holds = target is not None and target.disk(key) is not None
+        if disk is None or not holds or (attached and set(disk.users) != {vm}):
             try:
                 disk = disks.current(key)
             except RetryLater as retry:
