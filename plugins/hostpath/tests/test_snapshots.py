@@ -31,6 +31,7 @@ from volplane import (
     SnapshotIdentity,
     SnapshotOwnership,
     SnapshotRequest,
+    Unavailable,
     Unsupported,
     VolumeInUse,
 )
@@ -288,7 +289,7 @@ def test_an_abandoned_copy_is_removed_after_a_while(cutting: Cutting, monkeypatc
         cutting.cut_once(site.volume(asset))
     site.again().start()
     assert staged(site) == ["snapshot-s1"]
-    old = time.time() - 4000
+    old = time.time() - 90_000
     os.utime(site.root / ".volplane/copies/snapshot-s1", (old, old))
     site.again().start()
     assert staged(site) == []
@@ -492,3 +493,11 @@ def test_a_subvolume_is_refused_on_another_file_system(site: Any) -> None:
     with pytest.raises(Unsupported, match="not on btrfs"):
         site.provision(parameters={"subvolume": True})
     assert site.leftovers() == []
+
+
+def test_a_source_whose_marker_cannot_be_read_is_not_gone(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.marker().write_text("{")
+    with pytest.raises(Unavailable, match="restore or repair it"):
+        cutting.cut(site.volume(asset))

@@ -55,11 +55,9 @@ from volplane import (
 )
 from volplane.directory import (
     ARCHIVE,
-    CONTROL,
     DELETE,
     RETAIN,
     SNAPSHOT_PARAMETERS,
-    CorruptMarker,
     Handle,
     UsageReport,
     check_demand,
@@ -83,11 +81,11 @@ from volplane_hostpath.delete import (
 from volplane_hostpath.dirfd import NotADirectory, closing, directory_exists, entry_exists, open_path
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_SPACE, storage_errors
-from volplane_hostpath.index import VolumeIndex, read_volume_marker
+from volplane_hostpath.index import VolumeIndex, known_volume_marker
 from volplane_hostpath.inspect import inspect_volume
 from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Deadline, Locks
-from volplane_hostpath.markers import VolumeMarker, marker_file
+from volplane_hostpath.markers import VolumeMarker
 from volplane_hostpath.mounts import MountTable
 from volplane_hostpath.project_quotas import ProjectQuotas
 from volplane_hostpath.provision import (
@@ -99,7 +97,7 @@ from volplane_hostpath.provision import (
     is_copy,
     stage_volume,
 )
-from volplane_hostpath.root import INDEX, LOCKS, TRASH, VOLUMES, OpenRoots, Root, initialise
+from volplane_hostpath.root import INDEX, LOCKS, TRASH, OpenRoots, Root, initialise
 from volplane_hostpath.settings import PARAMETERS, ClassParameters, Settings
 from volplane_hostpath.snapshots import (
     Snapshots,
@@ -210,7 +208,7 @@ class HostPathBackend(BackendSpec):
         parameters = ClassParameters.of(request.parameters, self._settings)
         context = request.context
         with self._volume(request.name, context, f"make the directory of {request.name}") as root:
-            marker = _marker(root, request.name)
+            marker = known_volume_marker(root, request.name)
             if marker is not None:
                 # A field that the marker of an older version does not have is not compared; that had no sources.
                 known = {"source", *marker.demand}
@@ -284,7 +282,7 @@ class HostPathBackend(BackendSpec):
         """
         name = check_name(request.name)
         with self._volume(name, request.context, f"look for the directory of {name}") as root:
-            marker = _marker(root, name)
+            marker = known_volume_marker(root, name)
             if marker is None or not marker.belongs_to(request.owner):
                 return Absent()
             if marker.owner.generation != request.owner.generation:
@@ -470,7 +468,7 @@ class HostPathBackend(BackendSpec):
             raise InvalidArgument(f"mountOptions {list(request.mount_options)}: a directory has none; remove them")
 
     def _delete_owned(self, root: Root, name: str, volume: VolumeIdentity, context: Context) -> bool:
-        marker = _marker(root, name)
+        marker = known_volume_marker(root, name)
         if marker is None:
             delete_unmarked(root, self._index, name, volume, context)
             return True
@@ -510,17 +508,8 @@ def _refuse_other_snapshot(root: Root, name: str, request: DeleteSnapshotRequest
         marker.refuse_other_owner(request.owner, request.context.cluster_id)
 
 
-def _marker(root: Root, name: str) -> VolumeMarker | None:
-    try:
-        return read_volume_marker(root, name)
-    except CorruptMarker as error:
-        raise Unavailable(
-            f"{root.path}/{CONTROL}/{VOLUMES}/{marker_file(name)} cannot be used: {error}; restore or repair it"
-        ) from error
-
-
 def _present_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMarker:
-    marker = _marker(root, name)
+    marker = known_volume_marker(root, name)
     if marker is None:
         raise NotFound(f"{volume.name} has no marker under root {root.path}: it is gone or was never made here")
     return marker

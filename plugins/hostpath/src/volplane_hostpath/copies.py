@@ -1,7 +1,7 @@
 """Copies of directories while they are made: `.volplane/copies/<key>/data`, beside what is needed until it is whole.
 
-A call works for a slice. What is done is read from the tree, so the next process goes on with it; a machine that has
-started anew begins it again, because files may have their attributes and not yet their contents then.
+A call works for a slice. What is done is read from the tree, so the next process goes on with it. Another machine, or
+one that has started anew, begins it again: files may have their attributes and not yet their contents then.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _AGAIN: Final = 0.2
 _TOLD: Final = 30.0
 """Seconds after which it is told, and recorded, how far a copy is."""
 _KEPT: Final = 1_000
-_ABANDONED: Final = 3600.0
+_ABANDONED: Final = 86_400.0
 """Seconds after which a copy counts as abandoned that no volume stands for."""
 _RESERVE: Final = 20
 """So much of the file system, as a divisor, has to stay free."""
@@ -96,16 +96,19 @@ class Copies:
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._works: dict[str, _Work] = {}
+        self._counting = threading.Lock()
         self._deleting = 0
 
     @contextmanager
     def deleting(self) -> Iterator[None]:
         """Let copies wait for the end of the block: what gives space back goes first."""
-        self._deleting += 1  # Threads may lose a count: copies are merely slower or faster for it.
+        with self._counting:
+            self._deleting += 1
         try:
             yield
         finally:
-            self._deleting = max(0, self._deleting - 1)
+            with self._counting:
+                self._deleting -= 1
 
     def work(
         self, root: Root, key: str, source: Source, parameters: CopyParameters, context: Context

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from volplane import BackendError
+from volplane import BackendError, Unavailable
 from volplane.directory import (
     CONTROL,
     RETAINED,
@@ -69,6 +69,16 @@ def read_volume_marker(root: Root, name: str) -> VolumeMarker | None:
     if marker.name != name:
         raise CorruptMarker(f"it is the marker of {marker.name}")
     return marker
+
+
+def known_volume_marker(root: Root, name: str) -> VolumeMarker | None:
+    """Return the same; raises `Unavailable` for a marker that cannot be decoded."""
+    try:
+        return read_volume_marker(root, name)
+    except CorruptMarker as error:
+        raise Unavailable(
+            f"{root.path}/{CONTROL}/{VOLUMES}/{marker_file(name)} cannot be used: {error}; restore or repair it"
+        ) from error
 
 
 def volume_names(root: Root) -> list[str]:

@@ -62,7 +62,7 @@ from volplane_hostpath.dirfd import (
 )
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_FILE, NO_SPACE, printable
-from volplane_hostpath.index import VolumeIndex, read_volume_marker
+from volplane_hostpath.index import VolumeIndex, known_volume_marker
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.root import COPIES, SNAPSHOTS, TRASH, Root
 from volplane_hostpath.static_volumes import static_path
@@ -147,7 +147,7 @@ def open_volume(root: Root, index: VolumeIndex, volume: VolumeIdentity, context:
             refuse_not_static(root, index, path)
         gone = NotFound(f"{root.path}/{path} of volume {volume.name} is gone")
     else:
-        marker = read_volume_marker(root, name_of(volume))
+        marker = known_volume_marker(root, name_of(volume))
         handle = Handle.parse(volume.handle)
         gone = NotFound(f"volume {volume.name} is gone from root {root.path}, or was never made there")
         if marker is None or (handle is not None and handle.generation != marker.owner.generation):
