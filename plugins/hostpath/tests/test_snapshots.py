@@ -268,7 +268,8 @@ def test_a_copy_whose_source_goes_meanwhile_leaves_nothing(cutting: Cutting) -> 
 
 
 @pytest.mark.usefixtures("slices")
-def test_one_copy_at_a_time_works_and_deletions_go_first(cutting: Cutting) -> None:
+def test_one_copy_at_a_time_works(cutting: Cutting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "_TURN", 0.05)
     site = cutting.site
     asset = site.provision()
     site.grow(site.path(asset), depth=1)
