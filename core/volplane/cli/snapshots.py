@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def snapshot(
-    claim: Annotated[str, Argument(metavar="NAMESPACE/NAME", help="The claim; it may be in use.")],
+    claim: Annotated[str, Argument(metavar="CLAIM", help="The claim: NAME, or NAMESPACE/NAME. It may be in use.")],
     *,
     name: Annotated[str, Option("--name", help="Name of the VolumeSnapshot; default: the claim's, and the time.")] = "",
     of_class: Annotated[
@@ -52,8 +52,9 @@ def snapshot(
     What is written to the volume afterwards is not in it. Exit code 1 if it has not happened in time, or failed; the
     VolumeSnapshot stays, and may come to be later.
     """
+    claim = claim if "/" in claim else f"default/{claim}"
     if claim.count("/") != 1 or "" in claim.split("/"):
-        raise ConfigurationError(f'the claim "{claim}" must be NAMESPACE/NAME')
+        raise ConfigurationError(f'the claim "{claim}" must be NAME or NAMESPACE/NAME')
     console = Console()
     key = f"{claim.partition('/')[0]}/{name or name_at(claim, datetime.now(UTC))}"
     reached: Callable[[VolumeSnapshot], bool] = is_ready if wait else is_cut

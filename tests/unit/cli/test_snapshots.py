@@ -67,3 +67,13 @@ def test_waiting_ends_where_only_a_pod_is_missing(kubeconfig: str, capsys: pytes
         told = capsys.readouterr()
         assert "its class late makes volumes once a pod uses the claim" in told.out
         assert "claim default/back can be used: a pod that uses it has it bound" in told.out
+
+
+def test_a_claim_without_a_namespace_is_one_of_the_namespace_default(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = ("--kubeconfig", kubeconfig)
+    assert main(["snapshot", "absent", *here]) == 1
+    assert "there is no claim default/absent" in capsys.readouterr().err
+    assert main(["snapshot", "team-a/", *here]) == 1
+    assert 'the claim "team-a/" must be NAME or NAMESPACE/NAME' in capsys.readouterr().err
