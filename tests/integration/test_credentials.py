@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -168,6 +169,24 @@ async def test_a_watch_that_is_refused_leads_to_the_next_token(tmp_path: Path) -
             await transport.close()
         assert found == [401, 200, 200]
         assert server.seen == ["Bearer first", "Bearer second", "Bearer second"]
+
+
+async def test_a_connection_that_breaks_off_is_no_reason_to_ask_for_another_token(tmp_path: Path) -> None:
+    async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    user = printing(tmp_path, token="t")
+    plugin = tmp_path / "plugin"
+    plugin.write_text(plugin.read_text() + f"echo >> {tmp_path}/asked\n")
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("server"))
+    listener = await asyncio.start_server(breaking, "127.0.0.1", 0, ssl=context)
+    url = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    async with listener, connected(kubeconfig(tmp_path, user, url, **trusting(authority))) as client:
+        with pytest.raises(ApiUnavailable, match="broke"):
+            await client.raw("/version")
+    assert (tmp_path / "asked").read_text() == "\n"
 
 
 async def test_an_authority_without_key_identifier_is_trusted_where_python_is_strict(
