@@ -185,7 +185,8 @@ class SnapshotOperations:
         text = f"Snapshot {content.spec.volume_snapshot_ref.key} is cut and not ready to use yet"
         doing = f": {found.state}" if found.state else ""
         message = f"{text}{doing}; next look in {LONG_CALL.delay(asked=found.retry_after):.3g} s"
-        self.deps.recorder.record(EventRecord(*self._about(content), "Normal", "SnapshotPending", message, text))
+        kind, about = self._about(content)
+        self.deps.recorder.record(EventRecord(kind, about, "Normal", "SnapshotPending", message, text))
 
     def _about(self, content: VolumeSnapshotContent) -> tuple[Kind[Any], KubeObject]:
         """Return what events are about: the VolumeSnapshot, where its owner looks, unless another controller binds it.
