@@ -61,15 +61,6 @@ CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, object
 CAPACITIES = Kind("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities", True, objects.CsiStorageCapacity)
 ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)
-REFERENCE_GRANTS = Kind(
-    "gateway.networking.k8s.io/v1beta1",
-    "ReferenceGrantList",
-    "referencegrants",
-    True,
-    objects.ReferenceGrants,
-    optional=True,
-    whole=True,
-)
 _SNAPSHOTS = "snapshot.storage.k8s.io/v1"
 VOLUME_SNAPSHOTS = Kind(_SNAPSHOTS, "VolumeSnapshot", "volumesnapshots", True, objects.VolumeSnapshot, optional=True)
 VOLUME_SNAPSHOT_CONTENTS = Kind(

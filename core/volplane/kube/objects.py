@@ -504,30 +504,6 @@ class VolumeSnapshotContent(KubeObject):
     status: SnapshotContentStatus = msgspec.field(default_factory=SnapshotContentStatus)
 
 
-class GrantedReference(Fields):
-    """Who may refer to a namespace's objects (namespace is set), or to which (name: None or "" = all of the kind)."""
-
-    group: str = ""
-    kind: str = ""
-    namespace: str = ""
-    name: str | None = None
-
-
-class ReferenceGrantSpec(Fields):
-    origins: list[GrantedReference] | None = msgspec.field(default=None, name="from")
-    to: list[GrantedReference] | None = None
-
-
-class ReferenceGrant(KubeObject):
-    spec: ReferenceGrantSpec = msgspec.field(default_factory=ReferenceGrantSpec)
-
-
-class ReferenceGrants(KubeObject):
-    """All of a namespace: nobody knows the name of the one that counts."""
-
-    items: list[ReferenceGrant] | None = None
-
-
 class VolumeSnapshotClass(KubeObject):
     driver: str = ""
     deletion_policy: str = ""

@@ -28,11 +28,10 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import driver_of
 from volplane.intents.requests import allowed_segments, segments_of
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, REFERENCE_GRANTS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES, Kind
+from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES, Kind
 from volplane.kube.objects import (
     Claim,
     KubeObject,
-    ReferenceGrants,
     StorageClass,
     TypedReference,
     Volume,
@@ -41,6 +40,7 @@ from volplane.kube.objects import (
 )
 from volplane.kube.quantity import parse
 from volplane.requests import FindSnapshotRequest
+from volplane.snapshots.grants import REFERENCE_GRANTS, ReferenceGrants
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import (
     NANOS,
@@ -200,15 +200,8 @@ def ungranted(claim: Claim, source: TypedReference, cluster: ClusterState, reads
     if (read := _read(reads, REFERENCE_GRANTS, f"{namespace}/", "may the claim use a source there?")) is not None:
         return read
     grants = _seen(reads, REFERENCE_GRANTS, f"{namespace}/")
-    for grant in (grants.items or ()) if isinstance(grants, ReferenceGrants) else ():
-        ours = any(
-            (each.group, each.kind, each.namespace) == ("", CLAIM, claim.namespace) for each in grant.spec.origins or ()
-        )
-        theirs = (source.api_group or "", source.kind)
-        if ours and any(
-            (each.group, each.kind) == theirs and each.name in (None, "", source.name) for each in grant.spec.to or ()
-        ):
-            return None
+    if isinstance(grants, ReferenceGrants) and grants.allow(claim, source):
+        return None
     where = f"{namespace}/{source.name} of {source.kind} dataSource"
     served = "" if isinstance(grants, ReferenceGrants) else ", and the API server serves no ReferenceGrants"
     advice = f"a ReferenceGrant in namespace {namespace} has to allow it{served}"
