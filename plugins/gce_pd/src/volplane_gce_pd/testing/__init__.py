@@ -25,7 +25,7 @@ from volplane_gce_pd.testing.in_process import InProcess
 from volplane_gce_pd.testing.methods import ModelViolation
 from volplane_gce_pd.testing.records import DiskRecord, InstanceRecord, OperationRecord, SnapshotRecord
 from volplane_gce_pd.testing.serving import serve
-from volplane_gce_pd.testing.subjects import subject
+from volplane_gce_pd.testing.subjects import attaching_subject, subject
 
 __all__ = [
     "COMPUTE_QUOTAS",
@@ -41,6 +41,7 @@ __all__ = [
     "ModelViolation",
     "OperationRecord",
     "SnapshotRecord",
+    "attaching_subject",
     "serve",
     "subject",
 ]

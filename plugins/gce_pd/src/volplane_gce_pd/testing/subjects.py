@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
@@ -30,6 +30,14 @@ _ACTIONS: Final = (
     "zoneOperations.list",
     "zones.list",
 )
+_ATTACHMENTS: Final = (
+    "instances.attachDisk",
+    "instances.attachDisk",
+    "instances.detachDisk",
+    "instances.detachDisk",
+    "instances.get",
+    "instances.list",
+)
 _CODES: Final = ("backendError", "rateLimitExceeded", "quotaExceeded", "forbidden")
 _KINDS: Final = (
     FaultKind.REFUSE,
@@ -42,25 +50,35 @@ _KINDS: Final = (
 )
 
 
+def attaching_subject() -> Subject:
+    """Return the same in one zone with more machines, and attachments that fail and dawdle: for `volplane sim
+    --scenario attach`.
+    """
+    behaviour = Behaviour(zones=("europe-test1-a",), operation_seconds={})
+    return subject(behaviour, instances=8, troubled=(*_ACTIONS, *_ATTACHMENTS))
+
+
 def subject(
     behaviour: Behaviour | None = None,
     *,
     hyperdisks: bool = False,
     images: bool = False,
     crash_points: int = 24,
+    instances: int = 2,
+    troubled: Sequence[str] = _ACTIONS,
     **options: Any,
 ) -> Subject:
-    """Return the driver on an empty mocked project with two virtual machines.
+    """Return the driver on an empty mocked project with some virtual machines.
 
     hyperdisks: its class asks for them, so that `modify` can be judged. images: its snapshots are images. options: of
-    the driver, in addition to those that the mock needs.
+    the driver, in addition to those that the mock needs. troubled: methods of Compute Engine that may fail.
     """
     behaviour = behaviour or Behaviour()
     clock = SteppedClock()
     fake = FakeCompute(behaviour, clock=clock)
     connect = InProcess(fake)
     zone = behaviour.zones[0]
-    nodes = [fake.add_instance(f"node-{number}", zone).name for number in range(2)]
+    nodes = [fake.add_instance(f"node-{number}", zone).name for number in range(instances)]
 
     def factory(params: Mapping[str, Any]) -> GcePdBackend:
         return GcePdBackend(params, connect_to=connect, clock=clock)
@@ -82,7 +100,7 @@ def subject(
         snapshot_parameters={"labels": "team=storage", **({"snapshot-type": "images"} if images else {})},
         mutable_parameters={"iops": "4000", "throughput": "200"} if hyperdisks else {},
         capacity_bytes=20 * GIB,
-        segments=({ZONE_LABEL: zone}, {ZONE_LABEL: behaviour.zones[1]}),
+        segments=tuple({ZONE_LABEL: each} for each in behaviour.zones[:2]),
         nodes=tuple(NodeIdentity(name=name, instance_id=f"gce://{behaviour.project}/{zone}/{name}") for name in nodes),
         static_source=VolumeSource(
             kind="csi", fields={"driver": "pd.csi.storage.gke.io", "volumeHandle": f"{handle}/by-hand"}
@@ -105,14 +123,18 @@ def subject(
         ),
         fill=lambda asset: fake.contents.write(asset.handle, "data"),
         is_empty=lambda asset: not fake.contents.written(asset.handle),
-        trouble=lambda random: _trouble(fake, random),
+        attachments=lambda: {
+            disk.path(behaviour.project): [f"gce://{behaviour.project}/{zone}/{name}" for zone, name in disk.users]
+            for disk in fake.disks.values()
+        },
+        trouble=lambda random: _trouble(fake, random, troubled),
         storage_modules=("volplane_gce_pd.testing", "volplane_testing.cloud"),
         crash_points=crash_points,
     )
 
 
 @contextmanager
-def _trouble(fake: FakeCompute, random: Random) -> Iterator[None]:
+def _trouble(fake: FakeCompute, random: Random, actions: Sequence[str]) -> Iterator[None]:
     """Slow operations, short memory, and random faults while the block runs."""
     fake.behave(
         default_seconds=random.choice((0.0, 1.0, 12.0, 45.0)),
@@ -120,16 +142,19 @@ def _trouble(fake: FakeCompute, random: Random) -> Iterator[None]:
         operation_kept=random.choice((1_209_600.0, 5.0)),
     )
     for _ in range(random.randrange(MAX_FAULTS)):
-        fake.faults.add(_fault(random))
+        fake.faults.add(_fault(random, actions))
     yield
     fake.faults.clear()
 
 
-def _fault(random: Random) -> Fault:
-    action, kind = random.choice(_ACTIONS), random.choice(_KINDS)
-    reads = not action.endswith(("insert", "delete"))
+def _fault(random: Random, actions: Sequence[str]) -> Fault:
+    action, kind = random.choice(actions), random.choice(_KINDS)
+    reads = action.endswith(("get", "ist"))
     if reads and kind in (FaultKind.LATE, FaultKind.FAIL):
         kind = FaultKind.DROP
+    if kind is FaultKind.LATE and action in _ATTACHMENTS:
+        # No client could tell an attachment that begins half a minute later from one that somebody else made.
+        kind = FaultKind.LOSE
     code = random.choice(_CODES)
     if kind is FaultKind.FAIL:
         code = random.choice(("INTERNAL_ERROR", "QUOTA_EXCEEDED", "ZONE_RESOURCE_POOL_EXHAUSTED"))
