@@ -33,7 +33,7 @@ def test_what_somebody_put_into_a_folder_of_the_driver_stops_nothing(
     site: Any, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     known = site.provision()
-    for folder in ("volumes", "trash", "parents", "locks", "retained", "tmp"):
+    for folder in ("volumes", "trash", "parents", "locks", "retained", "tmp", "copies", "snapshots"):
         for name in NAMES:
             KINDS[kind](site.root / ".volplane" / folder / name)
     with caplog.at_level(logging.WARNING):
@@ -41,6 +41,7 @@ def test_what_somebody_put_into_a_folder_of_the_driver_stops_nothing(
         assert site.probe() == Done()
         assert "pvc-u1" in site.listed()
         assert site.find() == known
+        assert all(each.owner is None for each in site.snapshots())
         site.delete(site.volume(site.provision("u2"), "u2"))
         site.delete(site.volume(known))
         reported = [record.getMessage() for record in caplog.records]

@@ -59,6 +59,7 @@ from volplane_hostpath.dirfd import (
     open_directory,
     open_path,
     read_file,
+    remove_entry,
 )
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_FILE, NO_SPACE, printable
@@ -99,15 +100,19 @@ class SnapshotMarker(directory.SnapshotMarker):
 
 
 def read_snapshot(root: Root, name: str) -> SnapshotMarker | None:
-    """Return the marker of a snapshot; None if there is none. Raises `CorruptMarker`."""
+    """Return the marker of a snapshot; None if there is none, or it is being deleted. Raises `CorruptMarker`."""
+    snapshots = root.directory(SNAPSHOTS)
     try:
-        return SnapshotMarker.decode(read_file(f"{name}/{MARKER}", root.directory(SNAPSHOTS)))
+        if not entry_exists(f"{name}/{DATA}", snapshots):
+            return None
+    except NotADirectoryError:
+        return None  # A person has put it there.
+    try:
+        return SnapshotMarker.decode(read_file(f"{name}/{MARKER}", snapshots))
     except FileNotFoundError:
-        if entry_exists(name, root.directory(SNAPSHOTS)):
-            raise CorruptMarker("it is missing") from None
-        return None
+        raise CorruptMarker("it is missing") from None
     except OSError as error:
-        if error.errno not in {*NO_FILE, 20}:
+        if error.errno not in NO_FILE:
             raise
         raise CorruptMarker("it is no file") from error
 
@@ -198,7 +203,7 @@ class Snapshots:
         if marker is not None:
             marker.refuse_other_demand(request.owner, request.volume.handle)
             return marker.snapshot(root.id)
-        if entry_exists(name, root.directory(TRASH)):
+        if any(entry_exists(name, root.directory(place)) for place in (SNAPSHOTS, TRASH)):
             raise Unavailable(f"snapshot {name} is being deleted; wait until it is gone")
         deadline = Deadline(context)
         with open_volume(root, self._index, request.volume, context) as source:
@@ -258,8 +263,15 @@ class Snapshots:
             if not discard(root, name, deadline):
                 return False
             snapshots = root.directory(SNAPSHOTS)
-            if entry_exists(name, snapshots) and not remove_or_move(root, name, snapshots, name, deadline):
-                return False
+            if entry_exists(name, snapshots):
+                label = f"{root.path}/{CONTROL}/{SNAPSHOTS}/{name}"
+                with closing(open_directory(name, snapshots, root.mount, label=label)) as container:
+                    # First what is in it, which says that it is one: without space it may take several calls.
+                    if not remove_or_move(root, DATA, container, name, deadline):
+                        return False
+                    for entry in names_in(container):
+                        remove_entry(entry, container)
+                os.rmdir(name, dir_fd=snapshots)
             self._waits.wait(root, [(snapshots, ""), (root.directory(TRASH), "")])
             with self._index.open(root, deadline.remaining(), context.log):
                 self._index.look_again()
