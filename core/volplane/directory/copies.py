@@ -281,7 +281,8 @@ class TreeCopy(Generic[P]):
         """They may be exchanged between slices."""
         self._since = since
         self._contents = contents
-        hint = hint or {}
+        # Of a copy that was begun again it would leave out what is before its place.
+        hint = hint if hint and hint.get("since") == since else {}
         self.checking = hint.get("pass") == 2
         """Whether this is the second pass."""
         self.counts = CopyCounts.of(hint.get("counts"))
@@ -308,6 +309,7 @@ class TreeCopy(Generic[P]):
         following = self._path[-1].following if len(path) == len(self._path) > 0 else b""
         last = self._file
         return {
+            "since": self._since,
             "pass": 2 if self.checking else 1,
             "path": path,
             "following": following.hex(),

@@ -24,11 +24,13 @@ from volplane import (
     FindRequest,
     InProgress,
     ListRequest,
+    ListSnapshotsRequest,
     Ownership,
     OwnsRequest,
     ProbeRequest,
     ProvisionRequest,
     RecycleRequest,
+    Snapshot,
     StartRequest,
     ValidateRequest,
     VolumeIdentity,
@@ -109,7 +111,7 @@ class Site:
             }
         )
 
-    def provision(self, uid: str = "u1", size: int = MIB, **fields: Any) -> Asset:
+    def provision(self, uid: str = "u1", size: int = MIB, **fields: Any) -> Any:
         return self.backend.provision(self.request(uid, size, **fields))
 
     def find(self, uid: str = "u1", generation: int = 1, *, only_look: bool = False, **context: Any) -> Any:
@@ -171,6 +173,10 @@ class Site:
             page = answer.next_page
             if page is None:
                 return {asset.name: asset for asset in assets}
+
+    def snapshots(self) -> list[Snapshot]:
+        """Those of the first page."""
+        return [*self.backend.list_snapshots(ListSnapshotsRequest(context=self.context())).snapshots]
 
     def path(self, asset: Asset) -> Path:
         return Path(asset.source.fields["path"])

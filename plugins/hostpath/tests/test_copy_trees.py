@@ -331,7 +331,7 @@ def test_a_copy_that_was_tampered_with_is_mended(source: Path, tmp_path: Path) -
     os.utime(secret, ns=(kept.st_atime_ns, kept.st_mtime_ns))
     secret.chmod(0o4750)
     # As when the second pass has begun: the first only copies what is missing.
-    copying.hint = {"pass": 2}
+    copying.hint = {"pass": 2, "since": copying.since}
     done = copying.run(contents=True)
     assert tree(copying.copy) == tree(source)
     assert done.counts.mended == 2
@@ -442,8 +442,8 @@ def test_a_tree_deeper_than_any_path_is_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_a_hint_that_cannot_be_read_is_none(source: Path, tmp_path: Path) -> None:
     copying = Copying(tmp_path / "copy", source)
-    for hint in ({"pass": "2", "path": 7, "file": "abc"}, {"path": [["zz", "source", 0, ""]], "counts": [1]}):
-        copying.hint = hint
+    for hint in ({"pass": "2", "path": 7, "file": "abc"}, {"path": [["zz", "source", 0]], "counts": [1], "next": 7}):
+        copying.hint = {"since": copying.since, **hint}
         copying.run()
         assert tree(copying.copy) == tree(source)
 

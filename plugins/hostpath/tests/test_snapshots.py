@@ -61,9 +61,9 @@ class Cutting:
     def owner(self, uid: str) -> SnapshotOwnership:
         return SnapshotOwnership(cluster_id=self.site.cluster, snapshot_uid=uid, content_name=f"snapcontent-{uid}")
 
-    def cut(self, volume: Any, uid: str = "s1", **parameters: Any) -> Snapshot:
+    def cut(self, volume: Any, uid: str = "s1", state: Any = None, **parameters: Any) -> Snapshot:
         """Call until it is made, as the core does."""
-        made, calls = self.cut_once(volume, uid, **parameters), 1
+        made, calls = self.cut_once(volume, uid, state, **parameters), 1
         while isinstance(made, InProgress):
             calls += 1
             assert calls < 10_000
@@ -173,8 +173,10 @@ def test_a_machine_that_has_started_anew_begins_a_copy_again(cutting: Cutting, m
     asset = site.provision()
     site.grow(site.path(asset), depth=1)
     monkeypatch.setattr(copies, "_SLICE", 0.0)
-    for _ in range(4):
-        cutting.cut_once(site.volume(asset))
+    monkeypatch.setattr(copies, "_TOLD", 0.0)
+    made = cutting.cut_once(site.volume(asset))
+    while made.state["copy"]["pass"] != 2 or len(made.state["copy"]["path"]) < 2:
+        made = cutting.cut_once(site.volume(asset), state=made.state)
     data = site.root / ".volplane/copies/snapshot-s1/data"
     torn = data / "file0"
     # As after a power failure: the attributes were written, the contents were not.
@@ -184,7 +186,7 @@ def test_a_machine_that_has_started_anew_begins_a_copy_again(cutting: Cutting, m
     torn.chmod(status.st_mode & 0o7777)
     monkeypatch.setattr(copies, "_boot", lambda: "another")
     cutting.site = site.again()
-    cutting.cut(site.volume(asset))
+    cutting.cut(site.volume(asset), state=made.state)
     assert contents(site.root / ".volplane/snapshots/snapshot-s1/data") == contents(site.path(asset))
 
 
@@ -222,6 +224,23 @@ def test_what_does_not_fit_is_refused_and_removed(new_site: Any, small_disk: Any
     assert caught.value.nothing_done
     assert set(site.listed()) == {"pvc-u1"}
     assert staged(site) == []
+    assert not list((site.root / ".volplane/trash").iterdir())
+
+
+def test_a_snapshot_on_a_full_file_system_is_deleted(new_site: Any, small_disk: Any) -> None:
+    disk, remount = small_disk
+    site = new_site(disk, overcommit_percent=1000, adopt_root=True).start()
+    cutting = Cutting(site)
+    asset = site.provision(size=MIB)
+    site.grow(site.path(asset), depth=1)
+    snapshot = cutting.cut(site.volume(asset))
+    used = os.statvfs(disk)
+    remount(f"nr_inodes={used.f_files - used.f_ffree}")
+    with pytest.raises(OSError, match="No space"):
+        (site.path(asset) / "one more").touch()
+    cutting.drop(snapshot)
+    assert cutting.find() == Absent()
+    assert not list((site.root / ".volplane/snapshots").iterdir())
     assert not list((site.root / ".volplane/trash").iterdir())
 
 
