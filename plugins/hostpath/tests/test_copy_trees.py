@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import itertools
 import json
 import os
@@ -411,6 +412,7 @@ def test_a_deep_tree_needs_few_descriptors_and_short_hints(tmp_path: Path) -> No
         fd = below
     os.close(fd)
     copying = Copying(tmp_path / "copy", source)
+    gc.collect()  # What other tests left open.
     before = descriptors()
     most = 0
 
@@ -427,7 +429,7 @@ def test_a_deep_tree_needs_few_descriptors_and_short_hints(tmp_path: Path) -> No
     assert most - before < 45
     assert copy is not None
     assert copy.counts.entries == 241
-    assert descriptors() == before
+    assert descriptors() <= before
     shutil.rmtree(source)
     shutil.rmtree(copying.container)
 

@@ -23,9 +23,10 @@ from volplane import (
     Done,
     FindSnapshotRequest,
     InProgress,
-    InvalidArgument,
+    InspectRequest,
     ListSnapshotsRequest,
     NotFound,
+    OutOfRange,
     ResourceExhausted,
     Snapshot,
     SnapshotIdentity,
@@ -163,6 +164,9 @@ def test_the_directory_of_a_copy_appears_when_it_is_whole(cutting: Cutting) -> N
     assert isinstance(made, InProgress)
     assert staged(site) == ["pvc-u2@1"]
     assert "pvc-u2" in site.listed()  # What is being filled is no leak.
+    handle = asset.handle.replace("pvc-u1", "pvc-u2")
+    seen = site.backend.inspect(InspectRequest(context=site.context(), handle=handle))
+    assert seen.condition == "it is being filled"
     site.delete(site.volume(None, "u2"))
     assert staged(site) == []
     assert set(site.listed()) == {"pvc-u1"}
@@ -269,7 +273,7 @@ def test_a_limit_is_set_before_the_first_file(new_site: Any, monkeypatch: pytest
 def test_what_is_smaller_than_its_source_is_refused(cutting: Cutting) -> None:
     site = cutting.site
     asset = site.provision(size=2 * MIB)
-    with pytest.raises(InvalidArgument, match="1048576 bytes are less than the 2097152"):
+    with pytest.raises(OutOfRange, match="1048576 bytes are less than the 2097152"):
         site.provision("u2", source_volume=asset.handle, source_asset=site.volume(asset))
 
 

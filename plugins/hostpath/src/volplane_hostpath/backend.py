@@ -34,6 +34,7 @@ from volplane import (
     ListRequest,
     ListSnapshotsRequest,
     NotFound,
+    OutOfRange,
     OwnsRequest,
     ParameterSchema,
     PodScrub,
@@ -259,7 +260,7 @@ class HostPathBackend(BackendSpec):
                 )
                 raise NotFound(error.message, nothing_done=undone) from error
             if source is not None and request.capacity_bytes < source.size_bytes:
-                raise InvalidArgument(
+                raise OutOfRange(
                     f"{request.capacity_bytes} bytes are less than the {source.size_bytes} of {source.label}, of which "
                     "the volume is to be a copy"
                 )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from volplane import Absent, InvalidArgument, ListedAsset, Unavailable
-from volplane.directory import CONTROL, CorruptMarker, Handle, check_name
+from volplane.directory import Handle, check_name
 from volplane_hostpath.dirfd import directory_exists, entry_exists
-from volplane_hostpath.index import read_volume_marker
-from volplane_hostpath.markers import marker_file
+from volplane_hostpath.index import known_volume_marker
 from volplane_hostpath.provision import asset_of
-from volplane_hostpath.root import TRASH, VOLUMES, Root
+from volplane_hostpath.root import COPIES, TRASH, Root
 
 
 def inspect_volume(root: Root, text: str) -> ListedAsset | Absent:
@@ -28,16 +27,14 @@ def inspect_volume(root: Root, text: str) -> ListedAsset | Absent:
             f"{name} lies on the root with id {handle.storage_id}, at {root.path} is {root.id}: mount the disk it "
             "lies on"
         )
-    try:
-        marker = read_volume_marker(root, name)
-    except CorruptMarker as error:
-        file = f"{root.path}/{CONTROL}/{VOLUMES}/{marker_file(name)}"
-        raise Unavailable(f"{file} cannot be used: {error}; restore or repair it") from error
+    marker = known_volume_marker(root, name)
     if marker is None or marker.owner.generation != handle.generation:
         return Absent()
     condition = ""
     if entry_exists(marker.entry, root.directory(TRASH)):
         condition = "it is being removed"
+    elif entry_exists(marker.entry, root.directory(COPIES)):
+        condition = "it is being filled"
     elif not directory_exists(marker.path, root.fd, root.mount, label=root.path):
         condition = f"its directory {root.path}/{marker.path} is missing"
     asset = asset_of(root, marker)
