@@ -19,6 +19,7 @@ from volplane_nfs.testing import GaneshaServer, ModelServer, why_no_ganesha
 from volplane_nfs.testing.subjects import fill
 
 from .conftest import Site
+from .test_snapshots import cloned, cut, drop
 
 MIB = 1 << 20
 
@@ -78,6 +79,27 @@ def test_every_volume_of_a_full_share_is_emptied_and_deleted(small: GaneshaServe
     site.delete(site.volume(made[3]))
     assert {each.name for each in small.data.iterdir()} <= {".volplane", "lost+found"}
     assert not any(any((small.data / ".volplane" / each).iterdir()) for each in ("volumes", "trash", "parents"))
+    site.stop()
+
+
+def test_a_copy_that_does_not_fit_leaves_the_share_as_it_was(small: GaneshaServer) -> None:
+    site = Site(small.share, check_free_space=False).start()
+    made = site.provision(capacity_bytes=1)
+    top = small.data / str(made[1].source.fields["path"]).removeprefix("/vol/")
+    free = os.statvfs(small.data).f_bavail * os.statvfs(small.data).f_frsize
+    for number in range(4):
+        (top / f"{number}").write_bytes(os.urandom(free // 6))
+    for act in (lambda: cut(site, made), lambda: cloned(site, made)):
+        with pytest.raises(ResourceExhausted, match=r"what was copied of .* is removed") as raised:
+            act()
+        assert raised.value.nothing_done
+        assert not any(any((small.data / ".volplane" / each).iterdir()) for each in ("copies", "snapshots", "trash"))
+    (top / "0").unlink()
+    (top / "1").unlink()
+    (top / "2").unlink()
+    snapshot = cut(site, made)
+    site.delete(site.volume(made))
+    drop(site, snapshot)
     site.stop()
 
 

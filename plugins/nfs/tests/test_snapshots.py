@@ -29,6 +29,7 @@ from volplane import (
     InvalidArgument,
     ListSnapshotsRequest,
     NotFound,
+    PermissionDenied,
     ProvisionRequest,
     ResourceExhausted,
     Snapshot,
@@ -391,7 +392,9 @@ def test_one_copy_at_once_and_none_beside_a_deletion(site: Site, model: ModelSer
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_that_fills_the_share_is_removed_at_once(site: Site, model: ModelServer) -> None:
+@pytest.mark.parametrize("left", [1, 0], ids=["renames as on ext4", "renames as on btrfs"])
+def test_a_copy_that_fills_the_share_is_removed_at_once(site: Site, model: ModelServer, left: int) -> None:
+    model.renames_take_space = not left
     made = site.provision()
     fill_model(model, made)
     snapshot = cut(site, made)
@@ -400,7 +403,7 @@ def test_a_copy_that_fills_the_share_is_removed_at_once(site: Site, model: Model
 
         def fill_up(requests: list[Request]) -> None:
             if any(each.operation is nfs.WRITE for each in requests):
-                model.available = 1
+                model.available = left
 
         model.available, model.fault = before, fill_up
         with pytest.raises(ResourceExhausted, match=r"what was copied of .* is removed") as raised:
@@ -604,6 +607,9 @@ def test_a_driver_that_is_not_root_copies_what_its_user_may_read(memory: Path) -
         copy = cloned(site, made)
         there = path_of(server, site, copy) / "theirs"
         assert (there.read_text(), there.stat().st_uid) == ("x", 1000)
+        (top / "theirs").chmod(0o600)
+        with pytest.raises(PermissionDenied, match="'theirs'"):
+            cut(site, made)
         site.stop()
 
 
