@@ -245,6 +245,10 @@ def fill_model(model: ModelServer, made: Made) -> Node:
     node = model.share
     for name in str(made[1].source.fields["path"]).removeprefix("/vol/").encode().split(b"/"):
         node = node.children[name]
+    return fill_node(model, node)
+
+
+def fill_node(model: ModelServer, node: Node) -> Node:
     for number in range(10):
         name = b"d%d" % (number % 5)
         below = node.children.get(name)
