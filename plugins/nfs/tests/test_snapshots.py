@@ -45,7 +45,7 @@ from volplane_nfs import copies
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import Status
 from volplane_nfs.nfs4 import operations as nfs
-from volplane_nfs.nfs4.attributes import REGULAR
+from volplane_nfs.nfs4.attributes import FILEHANDLE, MODE, REGULAR, SIZE, TIME_METADATA, TIME_MODIFY, TYPE
 from volplane_nfs.nfs4.operations import Request
 from volplane_nfs.testing import GaneshaServer, ModelServer
 from volplane_nfs.testing.model import execution
@@ -506,6 +506,19 @@ def test_copies_that_nobody_goes_on_with_are_removed_after_an_hour(site: Site, m
     assert to_the_end(site, request).ready
 
 
+@pytest.mark.parametrize("lost", [b"data", b"copy"])
+def test_a_copy_whose_beginning_was_interrupted_goes_on(site: Site, model: ModelServer, lost: bytes) -> None:
+    made = site.provision()
+    source = fill_model(model, made)
+    [share] = site.backend._shares.all
+    request = cut_request(site, made)
+    with share.deleting():
+        assert isinstance(site.backend.create_snapshot(request), InProgress)
+    container = model.share.children[b".volplane"].children[b"copies"].children[request.name.encode()]
+    model.leave(container, lost)
+    assert contents(copied(model, to_the_end(site.again(), request))) == contents(source)
+
+
 def test_a_source_that_goes_while_it_is_copied_leaves_nothing(site: Site, model: ModelServer) -> None:
     made = site.provision()
     fill_model(model, made)
@@ -684,6 +697,43 @@ def test_another_file_system_in_a_volume_is_not_entered(site: Site, model: Model
     monkeypatch.setattr(execution.Execution, "_attributes", attributes)
     with pytest.raises(Unsupported, match="another file system is mounted at 'd3'"):
         cut(site, made)
+
+
+@pytest.mark.parametrize("attribute", [SIZE, MODE, TIME_MODIFY, TIME_METADATA, TYPE, FILEHANDLE])
+def test_a_server_that_does_not_tell_an_attribute_is_told_or_asked_otherwise(
+    site: Site, model: ModelServer, monkeypatch: pytest.MonkeyPatch, attribute: int
+) -> None:
+    made = site.provision()
+    source = fill_model(model, made)
+    usual = execution.Execution._attributes
+
+    def attributes(self: Any, each: Node, mask: int) -> dict[int, Any]:
+        return {number: value for number, value in usual(self, each, mask).items() if number != attribute}
+
+    request = cut_request(site, made)
+    [share] = site.backend._shares.all
+    with share.deleting():
+        site.backend.create_snapshot(request)
+    if attribute == TYPE:
+        monkeypatch.setattr(execution.Execution, "_readdir", without_types(execution.Execution._readdir))
+    else:
+        monkeypatch.setattr(execution.Execution, "_attributes", attributes)
+    if attribute in {TYPE, FILEHANDLE}:
+        assert contents(copied(model, to_the_end(site, request))) == contents(source)
+        return
+    with pytest.raises(Unavailable, match=f"does not tell attribute {attribute} "):
+        to_the_end(site, request)
+
+
+def without_types(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a READDIR that tells no types: they are asked for by themselves."""
+
+    def readdir(*arguments: Any) -> Any:
+        verifier, entries, eof = usual(*arguments)
+        less = [each._replace(attributes={n: v for n, v in each.attributes.items() if n != TYPE}) for each in entries]
+        return verifier, less, eof
+
+    return readdir
 
 
 def test_a_server_that_lists_without_end_ends_no_copy_but_is_told(site: Site, model: ModelServer) -> None:

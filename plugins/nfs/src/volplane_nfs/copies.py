@@ -191,6 +191,7 @@ class Copies:
             except CorruptMarker:
                 fields = {}
             if fields is not None and fields.get("made_for") == dict(wanted.made_for):
+                make_directory(client, container, DATA, 0o1700)  # a call may have ended before that
                 return container, int(fields["since"]), False
             if fields is not None:
                 self.discard(handles, wanted.key)

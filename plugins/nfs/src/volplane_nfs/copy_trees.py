@@ -43,6 +43,7 @@ from volplane_nfs.nfs4.copying import (
     changed_at,
     final_attributes,
     owners_of,
+    require_known,
 )
 from volplane_nfs.nfs4.files import (
     ANONYMOUS,
@@ -225,11 +226,11 @@ class NfsTrees:
         while start < len(names):
             part = names[start : start + max(1, min(_LOOKUPS, self._pace.operations // 4))]
             start += len(part)
-            requests = [[PUTFH(handle), LOOKUP(name), GETATTR(self._mask)] for name in part]
+            requests = [[PUTFH(handle), LOOKUP(name), GETATTR(self._offloads.mask), GETFH()] for name in part]
             for name, reply in zip(part, self._pace.run(self._client, requests), strict=True):
                 if reply.status not in GONE:
-                    attributes = values_of(reply)[-1]
-                    found[name] = self._entry(name, attributes, attributes[FILEHANDLE])
+                    attributes, own = values_of(reply)[-2:]
+                    found[name] = self._entry(name, attributes, bytes(own))
         return found
 
     def status(self, pair: Pair, side: Side) -> Entry:
@@ -283,7 +284,7 @@ class NfsTrees:
         return [*first, SETATTR(ANONYMOUS, final_attributes(attributes))]
 
     def _entry(self, name: bytes, attributes: Attributes, handle: bytes) -> Entry:
-        kind = _KINDS.get(attributes[TYPE], EntryKind.SPECIAL)
+        kind = _KINDS.get(require_known(attributes).get(TYPE, 0), EntryKind.SPECIAL)
         directory, file = kind is EntryKind.DIRECTORY, kind is EntryKind.FILE
         size = attributes[SIZE] if not directory else 0
         owners = tuple(owners_of(attributes).values()) if self._owners else ()

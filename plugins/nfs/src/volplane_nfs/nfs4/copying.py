@@ -31,7 +31,7 @@ from volplane_nfs.nfs4.attributes import (
     mask_of,
 )
 from volplane_nfs.nfs4.client import Compounds, values_of
-from volplane_nfs.nfs4.errors import NfsError
+from volplane_nfs.nfs4.errors import NfsError, TransportError
 from volplane_nfs.nfs4.files import ANONYMOUS, MISSING, Pace, several
 from volplane_nfs.nfs4.operations import (
     CLONE,
@@ -63,6 +63,7 @@ COPIED: Final = mask_of(
     *(TYPE, CHANGE, SIZE, FILEID, MODE, NUMLINKS, OWNER, OWNER_GROUP, SPACE_USED, TIME_METADATA, TIME_MODIFY)
 )
 """Attributes that are looked at before an entry is copied."""
+_NEEDED: Final = (SIZE, MODE, TIME_METADATA, TIME_MODIFY)
 _STABLE: Final = (CHANGE, SIZE, TIME_MODIFY)
 _AFTER: Final = mask_of(*_STABLE)
 _CURRENT: Final = (1, bytes(12))
@@ -300,7 +301,7 @@ class FileCopier:
             if reply.status in GONE:
                 self._remove(job)
                 return None
-            attributes = values_of(reply)[-1]
+            attributes = require_known(values_of(reply)[-1])
             target = self._target(job) if offset else None
             if target is None:
                 target, offset, changed = self._new_target(job, attributes), 0, changed_at(attributes)
@@ -533,7 +534,7 @@ def _read_answer(job: Job, reply: Reply) -> _Read:
         return _Read(job, None, b"", True)
     if reply.status:
         raise _failure(job, reply)
-    before, after = reply.results[1].value, reply.results[-1].value
+    before, after = require_known(reply.results[1].value), reply.results[-1].value
     data = reply.results[2].value.data if job.attributes[SIZE] else b""
     same = len(data) == before[SIZE] and all(before.get(key) == after.get(key) for key in _STABLE)
     return _Read(job, before, data, same)
@@ -546,6 +547,16 @@ def final_attributes(attributes: Attributes) -> dict[int, Any]:
         wanted[ACL] = attributes[ACL]
     wanted[TIME_MODIFY_SET] = (1, attributes[TIME_MODIFY])
     return wanted
+
+
+def require_known(attributes: Attributes) -> Attributes:
+    """Return attributes with which an entry can be copied. Raises TransportError if the server does not tell them."""
+    unknown = [number for number in _NEEDED if number not in attributes]
+    if unknown:
+        raise TransportError(
+            f"the server does not tell attribute {unknown[0]} of its files, without which none is copied"
+        )
+    return attributes
 
 
 def owners_of(attributes: Attributes) -> dict[int, Any]:
