@@ -255,6 +255,29 @@ def test_a_volume_is_detached_as_what_it_was_attached_as(source: dict[str, Any])
     assert identity_of_record(intent_of(made, attaching(), "uid-node-a", "test"), "test") == shown
 
 
+@pytest.mark.parametrize(
+    ("uid", "machine", "labels"),
+    [
+        ("uid-node-a", "aws:///z/now", {"zone": "z"}),
+        ("uid-new", "aws:///z/node-a", {}),
+        (None, "aws:///z/node-a", {}),
+    ],
+    ids=["the same node", "another one of its name", "it is gone"],
+)
+def test_it_is_detached_from_the_machine_that_it_was_attached_to(
+    uid: str | None, machine: str, labels: dict[str, str]
+) -> None:
+    subject = recorded(attached=True, deleted=True)
+    record = attachment_intent_of(subject)
+    assert record is not None
+    there = node(uid=uid, provider_id="aws:///z/now") if uid is not None else None
+    if there is not None:
+        there.metadata.labels = {"zone": "z"}
+    found = node_of_record(subject, record, there)
+    assert (found.name, found.uid) == ("node-a", "uid-node-a")
+    assert (found.instance_id, dict(found.labels)) == (machine, labels)
+
+
 def test_without_our_finalizer_nothing_was_attached() -> None:
     assert decided(attachment(deleted=True, finalizers=["other"]), *bound(), node()) == Settled()
 
@@ -310,7 +333,19 @@ def test_one_that_says_otherwise_is_named() -> None:
     action = decide_csi_driver(CSI, world(wrong), **BOTH)
     assert isinstance(action, Wait)
     assert "delete the object" in action.reason
+    assert f"spec.attachRequired is false, but driver {CSI} attaches its volumes" in action.reason
     assert action.events == (warning(CSI_DRIVERS, wrong, "AttachRequiredDiffers", action.reason),)
+
+
+def test_the_scheduler_is_told_to_heed_published_room() -> None:
+    local = attaching("local.example.com", csi_driver_name="local.example.com", attach_required=False)
+    there = CsiDriver(metadata=Metadata(name=local.name), spec=CsiDriverSpec(attach_required=False))
+    action = decide_csi_driver(local.name, state_with(there, distributed=(local,)), attacher=False, capacity=True)
+    assert isinstance(action, Patch)
+    assert action.body == {"spec": {"storageCapacity": True}}
+    new = decide_csi_driver(local.name, state_with(distributed=(local,)), attacher=False, capacity=True)
+    assert isinstance(new, Create)
+    assert (new.body["spec"]["storageCapacity"], new.body["spec"]["attachRequired"]) == (True, False)
 
 
 def test_who_only_publishes_room_does_not_say_whether_volumes_need_attaching() -> None:

@@ -10,6 +10,7 @@ from unit.attach.test_attach_detach import IN_TREE, Keys, in_tree, newer, record
 from unit.binding.objects import volume
 from unit.deciding import state_with
 from volplane.attach.attach_detach import AttachDetachState
+from volplane.attach.desired import Pair
 from volplane.attach.operation import AttacherHandlers
 from volplane.attach.reconcile import AttachDetach
 from volplane.kube.objects import KubeObject, Node, VolumeAttachment
@@ -121,6 +122,27 @@ def test_a_claim_that_is_bound_and_one_that_goes_wake_who_uses_the_volume() -> N
     world.pairs.keys.clear()
     world.state.cluster.claims.observe(replace(used, metadata=newer(used, 9)))
     assert world.pairs.keys == [], "its volume wakes them when it comes"
+
+
+def test_a_node_that_is_ready_again_wakes_the_pods_there() -> None:
+    world = World(node(ready="Unknown"))
+    world.becomes(node())
+    assert world.nodes.keys == ["node-a"]
+    assert PAIR.key in world.pairs.keys
+
+
+def test_a_pod_that_comes_to_a_node_or_ends_there_wakes_its_volumes() -> None:
+    world = World(node(), node("node-b"))
+    there = pod("q", node="")
+    world.state.cluster.pods.observe(there)
+    world.pairs.keys.clear()
+    world.state.cluster.pods.observe(replace(pod("q", node="node-b"), metadata=newer(there, 2)))
+    assert set(world.pairs.keys) == {Pair("node-b", UNIQUE).key}
+    world.pairs.keys.clear()
+    world.state.cluster.pods.observe(replace(pod("q", node="node-b"), metadata=newer(there, 3)))
+    assert world.pairs.keys == []
+    world.state.cluster.pods.observe(replace(pod("q", node="node-b", phase="Failed"), metadata=newer(there, 4)))
+    assert set(world.pairs.keys) == {Pair("node-b", UNIQUE).key}
 
 
 # --- the attacher -------------------------------------------------------------------------------------------------
