@@ -525,3 +525,20 @@ def test_a_source_whose_marker_cannot_be_read_is_not_gone(cutting: Cutting) -> N
     site.marker().write_text("{")
     with pytest.raises(Unavailable, match="restore or repair it"):
         cutting.cut(site.volume(asset))
+
+
+@pytest.mark.usefixtures("slices")
+def test_a_copy_that_is_begun_again_is_another_to_the_process_that_knew_the_first(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=1)
+    copying = site.backend._copies
+    made = cutting.cut_once(site.volume(asset))
+    while not copying._works["snapshot-s1"].copy.checking:
+        made = cutting.cut_once(site.volume(asset), state=made.state)
+    # Another process has removed it meanwhile; a new directory may get the inode of the old one.
+    container = site.root / ".volplane/copies/snapshot-s1"
+    shutil.rmtree(container / "data")
+    (container / "copy").unlink()
+    cutting.cut(site.volume(asset), state=made.state)
+    assert contents(site.root / ".volplane/snapshots/snapshot-s1/data") == contents(site.path(asset))

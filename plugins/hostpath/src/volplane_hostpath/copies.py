@@ -81,8 +81,8 @@ class Source:
 class _Work:
     """A copy that this process works on, between slices."""
 
-    container: int
-    """Inode of its directory."""
+    since: int
+    """When it was begun: one that was begun again is another."""
     copy: TreeCopy[Pair]
     told: float
     """When it was told how far it is (monotonic)."""
@@ -144,14 +144,13 @@ class Copies:
         self, key: str, trees: LocalTrees, container: int, parameters: CopyParameters, context: Context
     ) -> TreeCopy[Pair]:
         """Return the copy as this process knows it, or as another one left it."""
-        inode = os.fstat(container).st_ino
+        since = os.stat(COPY, dir_fd=container).st_ctime_ns
         work = self._works.get(key)
-        if work is None or work.container != inode:
-            since = os.stat(COPY, dir_fd=container).st_ctime_ns
+        if work is None or work.since != since:
             hint = context.state.get("copy")
             hint = hint if isinstance(hint, Mapping) else None
             copy = TreeCopy(trees, since=since, hint=hint, contents=parameters.verify == CONTENT)
-            work = _Work(inode, copy, time.monotonic(), dict(context.state))
+            work = _Work(since, copy, time.monotonic(), dict(context.state))
             if len(self._works) >= _KEPT:
                 self._works.clear()
             self._works[key] = work
