@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from volplane.snapshots.schedule import RunRecord
 from volplane.snapshots.state import SnapshotIntent
 from volplane.state.records import (
     AttachmentIntent,
@@ -31,6 +32,7 @@ READ: dict[str, Callable[[str], Any]] = {
     "attachment": partial(read_intent, AttachmentIntent),
     "trash": partial(read_intent, TrashRecord),
     "snapshot": partial(read_intent, SnapshotIntent),
+    "run": partial(read_intent, RunRecord),
 }
 
 
