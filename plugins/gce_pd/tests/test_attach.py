@@ -411,6 +411,20 @@ def test_a_running_attachment_is_waited_for_by_the_next_process(site: Any) -> No
     assert site.fake.calls["instances.attachDisk"] == 1
 
 
+def test_a_detachment_waits_for_the_attachment_that_nobody_waits_for_any_more(new_site: Any) -> None:
+    """Its VolumeAttachment is deleted while the disk is being attached, which the machine does not show yet."""
+    site = new_site(Behaviour(operation_seconds={"attachDisk": 45.0}))
+    asset, vm = site.provision(), site.vm()
+    request = site.attachment(asset, site.node(vm))
+    while not site.fake.calls["instances.attachDisk"]:
+        result = site.backend.attach(request)
+        site.clock.advance(result.retry_after)
+    assert site.detach(asset, site.node(vm)) == Done()
+    site.clock.advance(120.0)
+    with site.fake.settled():
+        assert devices(vm) == []
+
+
 def test_a_failed_attachment_is_told_and_tried_anew(site: Any) -> None:
     asset, vm = site.provision(), site.vm()
     site.fail("instances.attachDisk", "INTERNAL_ERROR", "it broke")

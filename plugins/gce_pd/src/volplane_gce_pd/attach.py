@@ -97,6 +97,8 @@ class Attacher:
         self._node_name = node_name
         self._queues = VmQueues(compute.settings.operations_per_vm, compute.clock)
         self._failures: BoundedCache[tuple[InstanceKey, DiskKey], int] = BoundedCache()
+        self._attaching: BoundedCache[tuple[InstanceKey, DiskKey], DiskKey] = BoundedCache()
+        """The operation by which this process attaches, or has attached, a disk."""
 
     # --- attach -------------------------------------------------------------------------------------------------
 
@@ -152,6 +154,7 @@ class Attacher:
                 "be detached there first"
             )
         self._failures.drop(pair)
+        self._attaching.drop(pair)
         return Attachment(metadata={_DISK_SIZE: str(disk.size)})
 
     def _refuse_elsewhere(self, disk: Disk, vm: InstanceKey, mode: str) -> None:
@@ -220,6 +223,7 @@ class Attacher:
         disk, target = self._compute.disk_and_instance(key, vm, attached=True)
         found = target.disk(key) if target is not None else None
         if target is None or found is None:
+            self._wait_for_attachment(vm, key)
             self._failures.drop((vm, key))
             return Done()
         if disk is not None and request.volume.owner is not None:
@@ -231,6 +235,18 @@ class Attacher:
         self._fences.refuse_former_leader(disk.asset, disk.labels, call.context)
         fields = {"zone": target.zone, "instance": target.name, "device_name": found.device}
         raise self._begin(Method.INSTANCES_DETACH_DISK, disk, target, call, fields)
+
+    def _wait_for_attachment(self, vm: InstanceKey, key: DiskKey) -> None:
+        """Raise RetryLater while an attachment is under way: a machine shows a disk only once that is done."""
+        operation = self._attaching.get((vm, key))
+        if operation is None:
+            return
+        running = self._compute.operations.current(operation)
+        if running is not None and not running.done:
+            raise RetryLater(self._compute.operations.next_poll(operation))
+        self._attaching.drop((vm, key))
+        self._compute.changed(vm)
+        raise RetryLater(self._compute.instances.next_poll(vm))
 
     def _known(self, request: DetachRequest, key: DiskKey) -> InstanceKey | None:
         """Return the virtual machine of a node without a providerID, as when the Node object is gone.
@@ -287,6 +303,8 @@ class Attacher:
         try:
             retry = self._operations.begin(call, method, disk.key, *incarnation, state={}, queue=vm, **fields)
             started = True
+            if method is Method.INSTANCES_ATTACH_DISK and (running := self._operations.named(retry.state)) is not None:
+                self._attaching.put((vm, disk.key), running)
         except GceError as error:
             gone = method is Method.INSTANCES_DETACH_DISK and code_of(error) in NOT_FOUND
             if gone or "No attached disk" in error.message:  # It was detached since it was read.

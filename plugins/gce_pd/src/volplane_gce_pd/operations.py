@@ -120,10 +120,15 @@ class LongOperations:
         number = context.state.get(_ATTEMPT)
         return number if isinstance(number, int) and number > 0 else 0
 
-    @staticmethod
-    def saved(call: HookCall) -> DiskKey | None:
+    @classmethod
+    def saved(cls, call: HookCall) -> DiskKey | None:
         """Return the place and name of the saved operation."""
-        text = call.context.state.get(_OPERATION)
+        return cls.named(call.context.state)
+
+    @staticmethod
+    def named(state: Mapping[str, Any] | None) -> DiskKey | None:
+        """Return the place and name of the operation in a state that is saved."""
+        text = (state or {}).get(_OPERATION)
         place, between, name = str(text or "").rpartition("/operations/")
         return (place, name) if between and place and name else None
 
