@@ -40,6 +40,9 @@ def test_new_volumes_go_where_pods_could_come() -> None:
     assert takes_volumes(node("a"))
     assert takes_volumes(node("a", taints=[{"key": "k", "effect": "PreferNoSchedule"}]))
     assert not takes_volumes(node("a", unschedulable=True))
+    going = node("a")
+    going.metadata.deletion_timestamp = "2026-01-01T00:00:00Z"
+    assert not takes_volumes(going)
     assert not takes_volumes(node("a", taints=[{"key": "k", "effect": "NoSchedule"}]))
 
 

@@ -86,6 +86,8 @@ def test_a_selector_of_other_labels_is_matched_with_every_node() -> None:
     need = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}
     room.changed(None, published("one", "1Ki", labels={}, nodeTopology=need))
     assert list(room.of(DRIVER, "fast") or ()) == ["b"]
+    room.changed(None, published("two", "1Ki", labels={}, nodeTopology={}))
+    assert sorted(room.of(DRIVER, "fast") or ()) == ["a", "b"], "a selector without a condition means every node"
 
 
 def test_what_is_made_on_a_node_counts_until_the_room_that_this_node_owns_is_published_anew() -> None:
