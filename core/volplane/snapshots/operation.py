@@ -268,7 +268,8 @@ class SnapshotOperations:
             reason, what = "SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"
         failure = f"{what}: {error}"
         message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
-        self.deps.recorder.record(warning(*self._about(content), reason, message, same_as=failure))
+        kind, about = self._about(content)
+        self.deps.recorder.record(warning(kind, about, reason, message, same_as=failure))
         progress.failed(failure)
         self.deps.queue(QUEUE).enqueue(run.key)  # The failure is written before the next try.
 
