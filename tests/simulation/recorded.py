@@ -152,7 +152,7 @@ CAUGHT_SNAPSHOTS: Mapping[str, tuple[int, str]] = {
     "restore_from_an_unready_snapshot": (7, "restored-as-cut"),
     "take_no_answer_for_none": (36, "no-leak"),
     "hold_the_source_for_ever": (2, "no-stuck-finalizer"),
-    "begin_a_run_while_the_last_one_is_under_way": (2, "one-run-at-a-time"),
+    "begin_a_run_while_the_last_one_is_under_way": (27, "one-run-at-a-time"),
     "count_snapshots_that_are_not_ready": (2, "last-good-one-stays"),
     "delete_the_last_good_one_by_its_age": (20, "last-good-one-stays"),
     "take_a_snapshot_again_that_is_gone": (2, "one-snapshot-a-run"),
