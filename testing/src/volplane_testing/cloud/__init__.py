@@ -6,7 +6,7 @@ pages, and an HTTP face. See docs/how-to/write-a-cloud-backend.md.
 
 from volplane_testing.cloud.contents import DiskContents, MemoryContents
 from volplane_testing.cloud.fake import FakeCloud, Reply
-from volplane_testing.cloud.faults import CloudFailure, Fault, FaultKind, Script
+from volplane_testing.cloud.faults import CloudFailure, Fault, FaultKind, RandomFaults, Script
 from volplane_testing.cloud.paging import page_of
 from volplane_testing.cloud.server import FakeCloudServer, HttpRequest, HttpResponse
 from volplane_testing.cloud.serving import ServedFake
@@ -24,6 +24,7 @@ __all__ = [
     "HttpRequest",
     "HttpResponse",
     "MemoryContents",
+    "RandomFaults",
     "Rate",
     "Reply",
     "Script",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from random import Random
+from typing import Any, Final
 
-__all__ = ["CloudFailure", "Fault", "FaultKind", "Script"]
+__all__ = ["CloudFailure", "Fault", "FaultKind", "RandomFaults", "Script"]
 
 
 class CloudFailure(Exception):
@@ -94,3 +95,45 @@ class Script:
                 self._faults.remove(fault)
             return fault
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomFaults:
+    """Which faults may be planned for a simulated run (`Subject.trouble`)."""
+
+    changes: Sequence[str]
+    """Calls that change something; one that is named twice is chosen twice as often."""
+    reads: Sequence[str]
+    """Calls that change nothing: none of them can be late, or fail later."""
+    attachments: Sequence[str] = ()
+    """Of the changes, those that are never late: no client could tell an attachment that begins half a minute later
+    from one that somebody else has made."""
+    kinds: Sequence[FaultKind]
+    codes: Sequence[str]
+    """Of REFUSE and LIE."""
+    failures: Sequence[str] = ()
+    """Codes of FAIL."""
+
+    def plan(self, script: Script, random: Random) -> None:
+        """Add up to a dozen faults to a script."""
+        for _ in range(random.randrange(_MOST_RANDOM)):
+            script.add(self._fault(random))
+
+    def _fault(self, random: Random) -> Fault:
+        action, kind = random.choice((*self.changes, *self.reads)), random.choice(self.kinds)
+        if action in self.reads and kind in (FaultKind.LATE, FaultKind.FAIL):
+            kind = FaultKind.DROP
+        if kind is FaultKind.LATE and action in self.attachments:
+            kind = FaultKind.LOSE
+        code = random.choice(self.codes)
+        return Fault(
+            action=action,
+            kind=kind,
+            code=random.choice(self.failures) if kind is FaultKind.FAIL else code,
+            times=random.choice((1, 1, 2, 5)),
+            skip=random.randrange(6),
+            seconds=random.uniform(0.1, 40.0),
+        )
+
+
+_MOST_RANDOM: Final = 12

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -13,21 +14,22 @@ from volplane_aws_ebs.testing.behaviour import Behaviour
 from volplane_aws_ebs.testing.fake import FakeEC2
 from volplane_aws_ebs.testing.in_process import InProcess
 from volplane_testing import Subject
-from volplane_testing.cloud import Fault, FaultKind, SteppedClock
+from volplane_testing.cloud import FaultKind, RandomFaults, SteppedClock
 
 GIB: Final = 1 << 30
 ZONE: Final = "topology.kubernetes.io/zone"
-MAX_FAULTS: Final = 12
-_ACTIONS: Final = ("CreateVolume", "CreateVolume", "DeleteVolume", "DescribeVolumes", "DescribeAvailabilityZones")
-_ATTACHMENTS: Final = ("AttachVolume", "AttachVolume", "DetachVolume", "DetachVolume", "DescribeInstances")
-_CODES: Final = ("InternalError", "RequestLimitExceeded", "VolumeLimitExceeded", "UnauthorizedOperation")
-_KINDS: Final = (
-    FaultKind.REFUSE,
-    FaultKind.LIE,
-    FaultKind.DROP,
-    FaultKind.LOSE,
-    FaultKind.LATE,
-    FaultKind.CLOSE,
+_FAULTS: Final = RandomFaults(
+    changes=("CreateVolume", "CreateVolume", "DeleteVolume"),
+    reads=("DescribeVolumes", "DescribeAvailabilityZones"),
+    kinds=(FaultKind.REFUSE, FaultKind.LIE, FaultKind.DROP, FaultKind.LOSE, FaultKind.LATE, FaultKind.CLOSE),
+    codes=("InternalError", "RequestLimitExceeded", "VolumeLimitExceeded", "UnauthorizedOperation"),
+)
+_ATTACHMENTS: Final = ("AttachVolume", "AttachVolume", "DetachVolume", "DetachVolume")
+_OF_ATTACHMENTS: Final = replace(
+    _FAULTS,
+    changes=(*_FAULTS.changes, *_ATTACHMENTS),
+    reads=(*_FAULTS.reads, "DescribeInstances"),
+    attachments=_ATTACHMENTS,
 )
 
 
@@ -35,7 +37,7 @@ def attaching_subject() -> Subject:
     """Return the same in one zone with more instances, and attachments that fail and dawdle: for `volplane sim
     --scenario attach`.
     """
-    return subject(Behaviour(zones=("eu-test-1a",)), instances=8, troubled=(*_ACTIONS, *_ATTACHMENTS))
+    return subject(Behaviour(zones=("eu-test-1a",)), instances=8, faults=_OF_ATTACHMENTS)
 
 
 def subject(
@@ -43,12 +45,12 @@ def subject(
     *,
     crash_points: int = 24,
     instances: int = 2,
-    troubled: Sequence[str] = _ACTIONS,
+    faults: RandomFaults = _FAULTS,
     **options: Any,
 ) -> Subject:
     """Return the driver on an empty mocked account with some instances.
 
-    options: of the driver, in addition to those that the mock needs. troubled: actions of EC2 that may fail.
+    options: of the driver, in addition to those that the mock needs. faults: of actions of EC2, in simulated runs.
     """
     behaviour = behaviour or Behaviour()
     clock = SteppedClock()
@@ -88,14 +90,14 @@ def subject(
         attachments=lambda: {
             volume: [f"aws:///{zone}/{instance}" for instance in held] for volume, held in fake.attached().items()
         },
-        trouble=lambda random: _trouble(fake, random, troubled),
+        trouble=lambda random: _trouble(fake, random, faults),
         storage_modules=("volplane_aws_ebs.testing",),
         crash_points=crash_points,
     )
 
 
 @contextmanager
-def _trouble(fake: FakeEC2, random: Random, actions: Sequence[str]) -> Iterator[None]:
+def _trouble(fake: FakeEC2, random: Random, faults: RandomFaults) -> Iterator[None]:
     """Slow changes of state, delayed visibility, and random faults while the block runs."""
     fake.behave(
         visible_after=random.choice((0.0, 0.0, 2.0, 8.0)),
@@ -103,24 +105,6 @@ def _trouble(fake: FakeEC2, random: Random, actions: Sequence[str]) -> Iterator[
         delete_seconds=random.choice((0.0, 1.5, 90.0)),
         token_seconds=random.choice((86_400.0, 600.0)),
     )
-    for _ in range(random.randrange(MAX_FAULTS)):
-        fake.faults.add(_fault(random, actions))
+    faults.plan(fake.faults, random)
     yield
     fake.faults.clear()
-
-
-def _fault(random: Random, actions: Sequence[str]) -> Fault:
-    action, kind = random.choice(actions), random.choice(_KINDS)
-    if kind is FaultKind.LATE and not action.endswith("Volume"):
-        kind = FaultKind.DROP
-    if kind is FaultKind.LATE and action in _ATTACHMENTS:
-        # No client could tell an attachment that begins half a minute later from one that somebody else made.
-        kind = FaultKind.LOSE
-    return Fault(
-        action=action,
-        kind=kind,
-        code=random.choice(_CODES),
-        times=random.choice((1, 1, 2, 5)),
-        skip=random.randrange(6),
-        seconds=random.uniform(0.1, 40.0),
-    )

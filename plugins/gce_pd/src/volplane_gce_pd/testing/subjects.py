@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -14,39 +15,38 @@ from volplane_gce_pd.testing.behaviour import Behaviour
 from volplane_gce_pd.testing.fake import FakeCompute
 from volplane_gce_pd.testing.in_process import InProcess
 from volplane_testing import Subject
-from volplane_testing.cloud import Fault, FaultKind, SteppedClock
+from volplane_testing.cloud import FaultKind, RandomFaults, SteppedClock
 
 GIB: Final = 1 << 30
-MAX_FAULTS: Final = 12
 _FAST: Final[Mapping[str, object]] = {"attach": True, "mutations_per_second": 1000}
-_ACTIONS: Final = (
-    "disks.insert",
-    "disks.insert",
-    "disks.delete",
-    "disks.get",
-    "disks.list",
-    "disks.aggregatedList",
-    "zoneOperations.get",
-    "zoneOperations.list",
-    "zones.list",
+_FAULTS: Final = RandomFaults(
+    changes=("disks.insert", "disks.insert", "disks.delete"),
+    reads=(
+        "disks.get",
+        "disks.list",
+        "disks.aggregatedList",
+        "zoneOperations.get",
+        "zoneOperations.list",
+        "zones.list",
+    ),
+    kinds=(
+        FaultKind.REFUSE,
+        FaultKind.LIE,
+        FaultKind.DROP,
+        FaultKind.LOSE,
+        FaultKind.LATE,
+        FaultKind.CLOSE,
+        FaultKind.FAIL,
+    ),
+    codes=("backendError", "rateLimitExceeded", "quotaExceeded", "forbidden"),
+    failures=("INTERNAL_ERROR", "QUOTA_EXCEEDED", "ZONE_RESOURCE_POOL_EXHAUSTED"),
 )
-_ATTACHMENTS: Final = (
-    "instances.attachDisk",
-    "instances.attachDisk",
-    "instances.detachDisk",
-    "instances.detachDisk",
-    "instances.get",
-    "instances.list",
-)
-_CODES: Final = ("backendError", "rateLimitExceeded", "quotaExceeded", "forbidden")
-_KINDS: Final = (
-    FaultKind.REFUSE,
-    FaultKind.LIE,
-    FaultKind.DROP,
-    FaultKind.LOSE,
-    FaultKind.LATE,
-    FaultKind.CLOSE,
-    FaultKind.FAIL,
+_ATTACHMENTS: Final = ("instances.attachDisk", "instances.attachDisk", "instances.detachDisk", "instances.detachDisk")
+_OF_ATTACHMENTS: Final = replace(
+    _FAULTS,
+    changes=(*_FAULTS.changes, *_ATTACHMENTS),
+    reads=(*_FAULTS.reads, "instances.get", "instances.list"),
+    attachments=_ATTACHMENTS,
 )
 
 
@@ -55,7 +55,7 @@ def attaching_subject() -> Subject:
     --scenario attach`.
     """
     behaviour = Behaviour(zones=("europe-test1-a",), operation_seconds={})
-    return subject(behaviour, instances=8, troubled=(*_ACTIONS, *_ATTACHMENTS))
+    return subject(behaviour, instances=8, faults=_OF_ATTACHMENTS)
 
 
 def subject(
@@ -65,13 +65,14 @@ def subject(
     images: bool = False,
     crash_points: int = 24,
     instances: int = 2,
-    troubled: Sequence[str] = _ACTIONS,
+    faults: RandomFaults = _FAULTS,
     **options: Any,
 ) -> Subject:
     """Return the driver on an empty mocked project with some virtual machines.
 
     hyperdisks: its class asks for them, so that `modify` can be judged. images: its snapshots are images. options: of
-    the driver, in addition to those that the mock needs. troubled: methods of Compute Engine that may fail.
+    the driver, in addition to those that the mock needs. faults: of methods of Compute Engine, in simulated
+    runs.
     """
     behaviour = behaviour or Behaviour()
     clock = SteppedClock()
@@ -127,42 +128,20 @@ def subject(
             disk.path(behaviour.project): [f"gce://{behaviour.project}/{zone}/{name}" for zone, name in disk.users]
             for disk in fake.disks.values()
         },
-        trouble=lambda random: _trouble(fake, random, troubled),
+        trouble=lambda random: _trouble(fake, random, faults),
         storage_modules=("volplane_gce_pd.testing", "volplane_testing.cloud"),
         crash_points=crash_points,
     )
 
 
 @contextmanager
-def _trouble(fake: FakeCompute, random: Random, actions: Sequence[str]) -> Iterator[None]:
+def _trouble(fake: FakeCompute, random: Random, faults: RandomFaults) -> Iterator[None]:
     """Slow operations, short memory, and random faults while the block runs."""
     fake.behave(
         default_seconds=random.choice((0.0, 1.0, 12.0, 45.0)),
         shape=random.choice(("operation", "http")),
         operation_kept=random.choice((1_209_600.0, 5.0)),
     )
-    for _ in range(random.randrange(MAX_FAULTS)):
-        fake.faults.add(_fault(random, actions))
+    faults.plan(fake.faults, random)
     yield
     fake.faults.clear()
-
-
-def _fault(random: Random, actions: Sequence[str]) -> Fault:
-    action, kind = random.choice(actions), random.choice(_KINDS)
-    reads = action.endswith(("get", "ist"))
-    if reads and kind in (FaultKind.LATE, FaultKind.FAIL):
-        kind = FaultKind.DROP
-    if kind is FaultKind.LATE and action in _ATTACHMENTS:
-        # No client could tell an attachment that begins half a minute later from one that somebody else made.
-        kind = FaultKind.LOSE
-    code = random.choice(_CODES)
-    if kind is FaultKind.FAIL:
-        code = random.choice(("INTERNAL_ERROR", "QUOTA_EXCEEDED", "ZONE_RESOURCE_POOL_EXHAUSTED"))
-    return Fault(
-        action=action,
-        kind=kind,
-        code=code,
-        times=random.choice((1, 1, 2, 5)),
-        skip=random.randrange(6),
-        seconds=random.uniform(0.1, 40.0),
-    )
