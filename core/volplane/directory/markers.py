@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
-from volplane.assets import Ownership
+from volplane.assets import Asset, ListedAsset, Ownership
 from volplane.directory.parameters import DirectoryParameters, PathTemplate
 from volplane.errors import AlreadyExists, InvalidArgument
 from volplane.requests import ProvisionRequest, VolumeIdentity
@@ -31,6 +31,7 @@ __all__ = [
     "decode_fields",
     "encode_fields",
     "entry_of",
+    "handle_of",
     "name_of",
     "parent_key",
     "path_components",
@@ -156,6 +157,18 @@ class VolumeMarker:
             owner.volume_name,
         )
 
+    def listed(self, asset: Asset, condition: str = "") -> ListedAsset:
+        """Return the volume, whose asset this is, as it is listed. condition: what is wrong with it."""
+        return ListedAsset(
+            handle=asset.handle,
+            name=self.name,
+            capacity_bytes=self.capacity_bytes,
+            owner=self.owner,
+            created_at=self.created_at or None,
+            source=asset.source,
+            condition=condition,
+        )
+
     def refuse_other_owner(self, owner: Ownership | None, label: str) -> None:
         """Raise `AlreadyExists` if the marker is of another claim or cluster. label: the volume, for the message."""
         if not self.belongs_to(owner):
@@ -234,9 +247,19 @@ class VolumeMarker:
 
 def check_name(name: str, longest: int = 242) -> str:
     """Return the name if it can be the name of a marker: a DNS subdomain. Else raise `InvalidArgument`."""
-    if not _NAME.fullmatch(name) or len(name) > longest:
+    if not _can_be_name(name, longest):
         raise InvalidArgument(f"volume name {name!r} is no DNS subdomain of at most {longest} characters")
     return name
+
+
+def _can_be_name(name: str, longest: int) -> bool:
+    return _NAME.fullmatch(name) is not None and len(name) <= longest
+
+
+def handle_of(text: str, longest: int = 242) -> Handle | None:
+    """Return the handle in a text; None for one that no volume can have."""
+    handle = Handle.parse(text)
+    return handle if handle is not None and _can_be_name(handle.volume_name, longest) else None
 
 
 def name_of(volume: VolumeIdentity, longest: int = 242) -> str:

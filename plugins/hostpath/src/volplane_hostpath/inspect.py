@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from volplane import Absent, InvalidArgument, ListedAsset, Unavailable
-from volplane.directory import Handle, check_name
+from volplane import Absent, ListedAsset, Unavailable
+from volplane.directory import handle_of
 from volplane_hostpath.dirfd import directory_exists, entry_exists
 from volplane_hostpath.index import known_volume_marker
 from volplane_hostpath.provision import asset_of
@@ -15,19 +15,15 @@ def inspect_volume(root: Root, text: str) -> ListedAsset | Absent:
 
     Raises `Unavailable` for a volume of another root, which may exist, and for a marker that cannot be read.
     """
-    handle = Handle.parse(text)
+    handle = handle_of(text)
     if handle is None:
         return Absent()
-    try:
-        name = check_name(handle.volume_name)
-    except InvalidArgument:
-        return Absent()  # Nothing was made under it.
     if handle.storage_id != root.id:
         raise Unavailable(
-            f"{name} lies on the root with id {handle.storage_id}, at {root.path} is {root.id}: mount the disk it "
-            "lies on"
+            f"{handle.volume_name} lies on the root with id {handle.storage_id}, at {root.path} is {root.id}: mount "
+            "the disk it lies on"
         )
-    marker = known_volume_marker(root, name)
+    marker = known_volume_marker(root, handle.volume_name)
     if marker is None or marker.owner.generation != handle.generation:
         return Absent()
     condition = ""
@@ -37,13 +33,4 @@ def inspect_volume(root: Root, text: str) -> ListedAsset | Absent:
         condition = "it is being filled"
     elif not directory_exists(marker.path, root.fd, root.mount, label=root.path):
         condition = f"its directory {root.path}/{marker.path} is missing"
-    asset = asset_of(root, marker)
-    return ListedAsset(
-        handle=asset.handle,
-        name=marker.name,
-        capacity_bytes=marker.capacity_bytes,
-        owner=marker.owner,
-        created_at=marker.created_at or None,
-        source=asset.source,
-        condition=condition,
-    )
+    return marker.listed(asset_of(root, marker), condition)

@@ -92,14 +92,7 @@ def _listed_volume(root: Root, name: str, context: Context) -> ListedAsset | Non
         # Not listed, so that the leak check reports the volume as lost.
         context.log.warning("%s/%s of volume %s is gone", root.path, marker.path, name)
         return None
-    return ListedAsset(
-        handle=str(Handle(root.id, name, marker.owner.generation)),
-        name=name,
-        capacity_bytes=marker.capacity_bytes,
-        owner=marker.owner,
-        created_at=marker.created_at,
-        source=asset_of(root, marker).source,
-    )
+    return marker.listed(asset_of(root, marker))
 
 
 def _directory_exists(root: Root, marker: VolumeMarker) -> bool:

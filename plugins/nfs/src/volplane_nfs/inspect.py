@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from volplane import Absent, InvalidArgument, ListedAsset
-from volplane.directory import Handle, check_name
+from volplane import Absent, ListedAsset
+from volplane.directory import handle_of
 from volplane_nfs.markers import LONGEST_NAME
 from volplane_nfs.settings import Settings
 from volplane_nfs.share import Handles, Share
@@ -16,13 +16,10 @@ def inspect_volume(shares: Shares, text: str, export: Settings | None) -> Listed
 
     Raises `Unavailable` for a volume of a share that is away.
     """
-    handle = Handle.parse(text)
+    handle = handle_of(text, LONGEST_NAME)
     if handle is None:
         return Absent()
-    try:
-        name = check_name(handle.volume_name, LONGEST_NAME)
-    except InvalidArgument:
-        return Absent()  # Nothing was made under it.
+    name = handle.volume_name
     share = shares.with_id(handle.storage_id, name)
     return share.work(f"look at {name}", lambda handles: _inspect(share, handles, name, handle.generation, export))
 
@@ -39,14 +36,5 @@ def _inspect(
             condition = "it is being removed"
         elif directory_attributes(share, handles, marker.components) is None:
             condition = f"its directory {marker.path} is missing on {share}"
-        asset = asset_of(share, handles, marker, export)
-        return ListedAsset(
-            handle=asset.handle,
-            name=marker.name,
-            capacity_bytes=marker.capacity_bytes,
-            owner=marker.owner,
-            created_at=marker.created_at or None,
-            source=asset.source,
-            condition=condition,
-        )
+        return marker.listed(asset_of(share, handles, marker, export), condition)
     return Absent()

@@ -137,15 +137,7 @@ def _listed_volumes(
                 # Not listed, so that the leak check reports the volume as lost.
                 context.log.warning("%s of volume %s is gone from %s", marker.path, name, share)
             else:
-                asset = asset_of(share, handles, marker, export)
-                yield ListedAsset(
-                    handle=asset.handle,
-                    name=marker.name,
-                    capacity_bytes=marker.capacity_bytes,
-                    owner=marker.owner,
-                    created_at=marker.created_at,
-                    source=asset.source,
-                )
+                yield marker.listed(asset_of(share, handles, marker, export))
 
 
 def _missing(share: Share, handles: Handles, markers: Sequence[VolumeMarker]) -> set[str]:
