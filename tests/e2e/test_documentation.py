@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.processes import ENVIRONMENT, running, until
+from tests.integration.definitions_of_others import REFERENCE_GRANTS
 
 from ports import free_port
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, FakeEC2Server
@@ -238,7 +239,8 @@ def test_the_pages_about_snapshots_and_restores_work_word_for_word(tmp_path: Pat
     instance = fake.add_instance("eu-test-1a").id
     pages = [blocks_of("take-a-snapshot.md"), blocks_of("restore-and-clone.md")]
     assert ["volplane snapshot" in pages[0], "volplane restore" in pages[1]] == [True, True]
-    parts = (BEFORE_SNAPSHOTS.replace("INSTANCE", instance), pages[0], BETWEEN_THEM, pages[1], AFTER_THEM)
+    grants = f"kubectl create namespace team-a\nkubectl apply -f - <<'END'\n{json.dumps(REFERENCE_GRANTS)}\nEND\n"
+    parts = (BEFORE_SNAPSHOTS.replace("INSTANCE", instance), pages[0], grants, BETWEEN_THEM, pages[1], AFTER_THEM)
     environment = {
         **ENVIRONMENT,
         "HOME": str(tmp_path),

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 from volplane import (
+    Absent,
     AdoptRequest,
     AlreadyExists,
     AssetPage,
@@ -158,6 +159,7 @@ class Toy(DiskBackend):
                 find_snapshot=answer(Snapshot(handle="s", size_bytes=GIB, ready=True)),
                 list_snapshots=answer(SnapshotPage(snapshots=())),
                 list_page=answer(AssetPage(assets=())),
+                inspect=answer(Absent()),
                 adopt=answer(Done()),
                 error=lambda error, doing: Unavailable(f"cannot {doing}: {error.message}", code=error.code),
                 close=lambda: setattr(self, "closed", True),
