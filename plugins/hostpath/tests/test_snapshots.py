@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from volplane import (
     VolumeInUse,
 )
 from volplane_hostpath import copies
+from volplane_hostpath.copy_trees import LocalTrees
 from volplane_hostpath.testing import FakeQuotas
 
 MIB = 1 << 20
@@ -542,3 +543,49 @@ def test_a_copy_that_is_begun_again_is_another_to_the_process_that_knew_the_firs
     (container / "copy").unlink()
     cutting.cut(site.volume(asset), state=made.state)
     assert contents(site.root / ".volplane/snapshots/snapshot-s1/data") == contents(site.path(asset))
+
+
+@pytest.fixture
+def goes_during(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let something happen in the next slice of a copy, which has opened its source."""
+
+    def happens(what: Callable[[], object]) -> None:
+        page = LocalTrees.page
+        left = [what]
+
+        def with_it(*arguments: Any) -> Any:
+            if left:
+                left.pop()()
+            return page(*arguments)
+
+        monkeypatch.setattr(LocalTrees, "page", with_it)
+
+    return happens
+
+
+def test_no_snapshot_is_made_of_a_volume_that_is_deleted_in_its_last_slice(cutting: Cutting, goes_during: Any) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=2)
+    volume = site.volume(asset)
+    goes_during(lambda: site.delete(volume))
+    with pytest.raises(NotFound):
+        cutting.cut(volume)
+    assert cutting.find() == Absent()
+    assert site.leftovers() == []
+
+
+def test_nothing_is_restored_of_a_snapshot_that_is_deleted_in_the_last_slice(
+    cutting: Cutting, goes_during: Any
+) -> None:
+    site = cutting.site
+    asset = site.provision()
+    site.grow(site.path(asset), depth=2)
+    snapshot = cutting.cut(site.volume(asset))
+    goes_during(lambda: cutting.drop(snapshot))
+    with pytest.raises(NotFound) as raised:
+        cutting.provision("u2", 2 * MIB, source_snapshot=snapshot.handle)
+    assert raised.value.nothing_done
+    assert isinstance(site.find("u2"), Absent)
+    site.delete(site.volume(asset))
+    assert site.leftovers() == []

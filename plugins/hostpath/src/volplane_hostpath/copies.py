@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from volplane import BackendError, Context, InProgress, ResourceExhausted, Unavailable
+from volplane import BackendError, Context, InProgress, NotFound, ResourceExhausted, Unavailable
 from volplane.directory import (
     CONTROL,
     CopyCounts,
@@ -75,6 +75,18 @@ class Source:
     """What a copy has to have at least."""
     segment: Mapping[str, str]
     """Where it is; empty = everywhere."""
+    open_again: Callable[[], int]
+    """Opens what is in its place now."""
+
+    def require_there(self) -> None:
+        """Raise `NotFound` unless the directory is still in its place, from where a deletion takes it first.
+
+        Once that has begun, what was copied last may not be all of it.
+        """
+        with suppress(FileNotFoundError), closing(self.open_again()) as there:
+            if os.path.samestat(os.fstat(there), os.fstat(self.fd)):
+                return
+        raise NotFound(f"{self.label} was deleted while it was copied")
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from volplane import (
     InProgress,
     InvalidArgument,
     NodeIdentity,
+    NotFound,
     ProvisionRequest,
     ResourceExhausted,
     Segment,
@@ -214,6 +215,7 @@ def fill_volume(
     try:
         if marker.demand.get("subvolume"):
             _clone_subvolume(root, marker, source, deadline)
+            source.require_there()
             _move_copy(root, index, waits, marker, context)
             return None
         strict = parameters.consistency == STRICT
@@ -221,6 +223,7 @@ def fill_volume(
         done = copies.work(root, key, source, parameters, context)
         if isinstance(done, InProgress):
             return done
+        source.require_there()
         require_unchanged(done, parameters, source.label)
         _move_copy(root, index, waits, marker, context)
     except Exception as error:
@@ -230,6 +233,8 @@ def fill_volume(
         undone = discard(root, key, deadline) and forget_volume(root, index, marker, context)
         if isinstance(error, OSError):
             raise without_space(root, error, doing=f"fill {marker.name}", removed=undone) from error
+        if isinstance(error, NotFound):
+            raise NotFound(error.message, nothing_done=undone) from error
         raise
     return None
 

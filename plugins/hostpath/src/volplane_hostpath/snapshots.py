@@ -160,8 +160,12 @@ def open_volume(root: Root, index: VolumeIndex, volume: VolumeIdentity, context:
         marker.refuse_other_owner(volume.owner, f"{root.path}/{marker.path}")
         path, size, segment = marker.path, marker.capacity_bytes, dict(marker.segment)
     label = f"{root.path}/{path}"
+
+    def open_it() -> int:
+        return open_path(path, root.fd, root.mount, label=root.path)
+
     try:
-        fd = open_path(path, root.fd, root.mount, label=root.path)
+        fd = open_it()
     except FileNotFoundError:
         raise gone from None
     with closing(fd):
@@ -169,7 +173,7 @@ def open_volume(root: Root, index: VolumeIndex, volume: VolumeIdentity, context:
         if volume.owner is not None and marker is not None and marker.project is not None:
             figures = os.fstatvfs(fd)
             refuse_too_large(root, (figures.f_blocks - figures.f_bfree) * figures.f_frsize, label)
-        yield Source(fd, volume.handle, label, size, segment)
+        yield Source(fd, volume.handle, label, size, segment, open_it)
 
 
 @contextmanager
@@ -180,11 +184,13 @@ def open_snapshot(root: Root, handle: str) -> Iterator[Source]:
     if marker is None:
         raise NotFound(f"snapshot {handle} does not exist (any more) under root {root.path}")
     label = f"{root.path}/{CONTROL}/{SNAPSHOTS}/{name}"
-    with (
-        closing(open_directory(marker.name, root.directory(SNAPSHOTS), root.mount, label=label)) as container,
-        closing(open_directory(DATA, container, root.mount, label=label)) as fd,
-    ):
-        yield Source(fd, handle, label, marker.size_bytes, marker.segment)
+    with closing(open_directory(marker.name, root.directory(SNAPSHOTS), root.mount, label=label)) as container:
+
+        def open_it() -> int:
+            return open_directory(DATA, container, root.mount, label=label)
+
+        with closing(open_it()) as fd:
+            yield Source(fd, handle, label, marker.size_bytes, marker.segment, open_it)
 
 
 class Snapshots:
@@ -217,6 +223,7 @@ class Snapshots:
                     done = self._copies.work(root, name, source, parameters, context)
                 if isinstance(done, InProgress):
                     return done
+                source.require_there()
                 require_unchanged(done, parameters, source.label)
                 made = self._finish(root, request, source, done, deadline)
             except Exception as error:
