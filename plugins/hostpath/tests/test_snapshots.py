@@ -589,3 +589,16 @@ def test_nothing_is_restored_of_a_snapshot_that_is_deleted_in_the_last_slice(
     assert isinstance(site.find("u2"), Absent)
     site.delete(site.volume(asset))
     assert site.leftovers() == []
+
+
+def test_a_driver_that_cannot_give_files_away_makes_none_that_runs_as_itself(
+    cutting: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = cutting.site
+    asset = site.provision()
+    program = site.path(asset) / "program"
+    program.write_text("#!/bin/sh")
+    program.chmod(0o6755)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    made = cutting.provision("u2", source_volume=asset.handle, source_asset=site.volume(asset))
+    assert (site.path(made) / "program").stat().st_mode & 0o7777 == 0o755

@@ -330,7 +330,7 @@ class LocalTrees:
                 return Outcome.LEFT_OUT
         self._chown(item.name, status, into)
         if item.entry.kind is not EntryKind.LINK:
-            os.chmod(item.name, stat.S_IMODE(status.st_mode), dir_fd=into)
+            os.chmod(item.name, self._mode(status), dir_fd=into)
         os.utime(item.name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=into, follow_symlinks=False)
         return Outcome.DONE
 
@@ -393,8 +393,13 @@ class LocalTrees:
             with suppress_errno(errno.ENODATA, errno.EPERM, errno.ENOTSUP):
                 os.setxattr(copy, name, os.getxattr(source, name))
         # After fchown, which clears the set-id bits, and the access list, whose mask these are.
-        os.fchmod(copy, stat.S_IMODE(status.st_mode))
+        os.fchmod(copy, self._mode(status))
         os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns if modified is None else modified))
+
+    def _mode(self, status: os.stat_result) -> int:
+        """Return the mode for a copy, whose owner is set. A file that is the driver's runs as nobody but its caller."""
+        mode = stat.S_IMODE(status.st_mode)
+        return mode if self._owners or stat.S_ISDIR(status.st_mode) else mode & ~(stat.S_ISUID | stat.S_ISGID)
 
     def _chown(self, what: int | bytes, status: os.stat_result, parent: int | None = None) -> None:
         if not self._owners:
