@@ -178,6 +178,17 @@ def test_setuid_bits_survive_the_change_of_the_owner(anywhere: Place) -> None:
     assert modes == {0o6755}
 
 
+def test_a_program_that_becomes_the_drivers_own_does_not_run_as_the_driver(anywhere: Place) -> None:
+    anywhere.copier = FileCopier(anywhere.client, anywhere.offloads, owners=False)
+    for name, data in FILES.items():
+        anywhere.put(name, data)
+        handle = anywhere.look(anywhere.source, name)[1]
+        anywhere.client.compound(PUTFH(handle), SETATTR(ANONYMOUS, {MODE: 0o6755}))
+    anywhere.copy()
+    modes = {anywhere.look(anywhere.target, name)[0][MODE] for name in FILES}
+    assert modes == {0o755}
+
+
 def test_holes_stay_holes_on_every_server(anywhere: Place) -> None:
     """NFS-Ganesha 4.3 answers every SEEK with 0, and zeros are left out there."""
     anywhere.put(b"sparse", b"z" * BLOCK, at=MIB)

@@ -41,6 +41,7 @@ from volplane_nfs.nfs4.copying import (
     Job,
     Offloads,
     changed_at,
+    copied_mode,
     final_attributes,
     owners_of,
     require_known,
@@ -288,7 +289,8 @@ class NfsTrees:
         directory, file = kind is EntryKind.DIRECTORY, kind is EntryKind.FILE
         size = attributes[SIZE] if not directory else 0
         owners = tuple(owners_of(attributes).values()) if self._owners else ()
-        mode, time = attributes[MODE], attributes[TIME_MODIFY]
+        mode = copied_mode(attributes, owners=self._owners or not file)
+        time = attributes[TIME_MODIFY]
         if kind is EntryKind.LINK:  # It cannot change, only be replaced.
             mode, time = 0, time if self._offloads.link_times else 0
         return Entry(

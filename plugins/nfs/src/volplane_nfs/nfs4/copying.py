@@ -73,6 +73,7 @@ _GUARDED: Final = 1
 _WRITE_ONLY, _NO_DELEGATION = 2, 0x0400
 NEW_MODE: Final = 0o200
 """Of a file that is not finished: a file of anybody else has it hardly ever."""
+_SET_ID: Final = 0o6000
 _ATTEMPTS: Final = 3
 """How often a file is copied that changes meanwhile."""
 _AT_ONCE: Final = 8
@@ -213,7 +214,7 @@ class FileCopier:
             PUTFH(job.directory),
             self._create(job, job.attributes),
             *share,
-            SETATTR(ANONYMOUS, final_attributes(job.attributes)),
+            SETATTR(ANONYMOUS, final_attributes(job.attributes, owners=self._owners)),
             CLOSE(0, _CURRENT),
             PUTFH(job.source),
             GETATTR(_AFTER),
@@ -251,7 +252,7 @@ class FileCopier:
             fill = [SETATTR(_CURRENT, {SIZE: len(data)})]
         elif data:
             fill = [WRITE(_CURRENT, 0, _FILE_SYNC, data)]
-        end = SETATTR(ANONYMOUS, final_attributes(known))
+        end = SETATTR(ANONYMOUS, final_attributes(known, owners=self._owners))
         return [PUTFH(job.directory), self._create(job, known), *fill, end, CLOSE(0, _CURRENT)]
 
     def _is_written(self, read: _Read, reply: Reply) -> bool:
@@ -316,7 +317,7 @@ class FileCopier:
                     [
                         PUTFH(target),
                         SETATTR(ANONYMOUS, {SIZE: size}),
-                        SETATTR(ANONYMOUS, final_attributes(attributes)),
+                        SETATTR(ANONYMOUS, final_attributes(attributes, owners=self._owners)),
                         PUTFH(job.source),
                         GETATTR(_AFTER),
                     ]
@@ -540,9 +541,17 @@ def _read_answer(job: Job, reply: Reply) -> _Read:
     return _Read(job, before, data, same)
 
 
-def final_attributes(attributes: Attributes) -> dict[int, Any]:
+def copied_mode(attributes: Attributes, *, owners: bool) -> int:
+    """Return the mode of a file's copy. owners: it has the owner of its source; else it is the driver's own, and runs as
+    nobody but its caller.
+    """
+    mode: int = attributes[MODE]
+    return mode if owners else mode & ~_SET_ID
+
+
+def final_attributes(attributes: Attributes, *, owners: bool = True) -> dict[int, Any]:
     """Return what is set last: a copy with these is finished."""
-    wanted: dict[int, Any] = {MODE: attributes[MODE]}
+    wanted: dict[int, Any] = {MODE: copied_mode(attributes, owners=owners)}
     if any(who not in {b"OWNER@", b"GROUP@", b"EVERYONE@"} for *_, who in attributes.get(ACL, ())):
         wanted[ACL] = attributes[ACL]
     wanted[TIME_MODIFY_SET] = (1, attributes[TIME_MODIFY])
