@@ -316,3 +316,17 @@ Types are those of protocol buffers, messages of the same scope or of the packag
 google.protobuf. `map` is a map of strings, [] repeats. `of X` names the oneof that the field is part of; `secret` marks
 what may be written nowhere (the option csi_secret).
 """
+
+REGISTRATION: Final = """
+InfoRequest
+PluginInfo
+  1 type string
+  2 name string
+  3 endpoint string
+  4 supported_versions string[]
+RegistrationStatus
+  1 plugin_registered bool
+  2 error string
+RegistrationStatusResponse
+"""
+"""Messages of the kubelet's service Registration (pluginregistration.v1), in the same form."""

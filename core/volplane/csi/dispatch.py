@@ -15,6 +15,7 @@ from volplane.csi.codes import CsiError, code_of
 from volplane.csi.controller import Volumes as Controller
 from volplane.csi.controller import capabilities_of
 from volplane.csi.identity import Identity
+from volplane.csi.node import Node
 from volplane.csi.snapshots import Snapshots
 from volplane.csi.volumes import Volumes
 from volplane.csi.wire import DecodeError, build, message, without_secrets
@@ -36,10 +37,11 @@ Handler = Callable[[Any, bytes, float], Awaitable[Any]]
 class Dispatch:
     """The methods of a bridge."""
 
-    def __init__(self, bridge: Bridge) -> None:
+    def __init__(self, bridge: Bridge, node: Node | None = None, *, controls: bool = True) -> None:
+        """node: the service Node. controls: whether there is the service Controller."""
         self._bridge = bridge
         identity, volumes, controller, snapshots = (
-            Identity(bridge),
+            Identity(bridge, controls=controls),
             Volumes(bridge),
             Controller(bridge),
             Snapshots(bridge),
@@ -48,9 +50,17 @@ class Dispatch:
             "GetPluginInfo": lambda _request, _digest, _seconds: identity.plugin_info(),
             "GetPluginCapabilities": lambda _request, _digest, _seconds: identity.capabilities(),
             "Probe": lambda _request, _digest, _seconds: identity.probe(),
-            "ControllerGetCapabilities": self._capabilities,
         }
-        self._handlers: Mapping[str, Handler] = {
+        self._handlers: Mapping[str, Handler] = {}
+        if controls:
+            self._serve_controller(volumes, controller, snapshots)
+        if node is not None:
+            self._serve_node(node)
+
+    def _serve_controller(self, volumes: Volumes, controller: Controller, snapshots: Snapshots) -> None:
+        self._always = {**self._always, "ControllerGetCapabilities": self._capabilities}
+        self._handlers = {
+            **self._handlers,
             "CreateVolume": volumes.create,
             "DeleteVolume": volumes.delete,
             "ControllerExpandVolume": controller.expand,
@@ -64,12 +74,27 @@ class Dispatch:
             "ListSnapshots": lambda request, _digest, _seconds: snapshots.list(request),
             "GetSnapshot": lambda request, _digest, _seconds: snapshots.get(request),
         }
-        if bridge.view.info.attach_required:
+        if self._bridge.view.info.attach_required:
             attaching = {
                 "ControllerPublishVolume": controller.publish,
                 "ControllerUnpublishVolume": controller.unpublish,
             }
             self._handlers = {**self._handlers, **attaching}
+
+    def _serve_node(self, node: Node) -> None:
+        self._always = {
+            **self._always,
+            "NodeGetInfo": lambda _request, _digest, _seconds: node.info(),
+            "NodeGetCapabilities": lambda _request, _digest, _seconds: node.capabilities(),
+            # Pods end also while the storage is out of order.
+            "NodeUnpublishVolume": lambda request, digest, seconds: node.unpublish(request, digest, before(seconds)),
+        }
+        self._handlers = {
+            **self._handlers,
+            "NodePublishVolume": node.publish,
+            "NodeGetVolumeStats": node.stats,
+            "NodeExpandVolume": node.expand,
+        }
 
     @property
     def methods(self) -> frozenset[str]:
@@ -110,6 +135,11 @@ class Dispatch:
         else:
             self._bridge.require_ready()
             digest = hashlib.sha256(method.encode() + b"\0" + request.SerializeToString(deterministic=True)).digest()
-            response = await self._handlers[method](request, digest, max(seconds - MARGIN, seconds / 2))
+            response = await self._handlers[method](request, digest, before(seconds))
         content_of_response: bytes = response.SerializeToString()
         return content_of_response
+
+
+def before(seconds: float) -> float:
+    """Return the seconds after which a caller is answered that waits so long."""
+    return max(seconds - MARGIN, seconds / 2)

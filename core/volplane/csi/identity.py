@@ -12,8 +12,10 @@ from volplane.csi.wire import build, message
 class Identity:
     """Answers from what is known: no hook is called."""
 
-    def __init__(self, bridge: Bridge) -> None:
+    def __init__(self, bridge: Bridge, *, controls: bool = True) -> None:
+        """controls: whether there is the service Controller."""
         self._bridge = bridge
+        self._controls = controls
 
     async def plugin_info(self) -> Any:
         return build(
@@ -22,7 +24,7 @@ class Identity:
 
     async def capabilities(self) -> Any:
         service, growth = message("PluginCapability.Service"), message("PluginCapability.VolumeExpansion")
-        capabilities = [{"service": service(type="CONTROLLER_SERVICE")}]
+        capabilities = [{"service": service(type="CONTROLLER_SERVICE")}] if self._controls else []
         if self._bridge.keys:
             capabilities.append({"service": service(type="VOLUME_ACCESSIBILITY_CONSTRAINTS")})
         if self._bridge.supports("expand"):

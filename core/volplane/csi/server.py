@@ -10,10 +10,10 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
@@ -21,7 +21,6 @@ import grpc.aio
 from volplane._messages import why_unusable
 from volplane.csi.codes import CsiError
 from volplane.csi.contract import PACKAGE, SERVICES
-from volplane.csi.dispatch import Dispatch
 from volplane.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -35,6 +34,22 @@ _OPTIONS: Final = (
     # Two servers on one path would both think that they serve it.
     ("grpc.so_reuseport", 0),
 )
+
+
+CSI: Final = {f"{PACKAGE}.{service}": methods for service, methods in SERVICES.items()}
+
+
+class Methods(Protocol):
+    """What is served."""
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """The methods; callers get UNIMPLEMENTED for any other."""
+        ...
+
+    async def call(self, method: str, content: bytes, seconds: float, /) -> bytes:
+        """Return the response of a method. Raises CsiError, and nothing else."""
+        ...
 
 
 def socket_path(endpoint: str) -> Path:
@@ -79,26 +94,30 @@ def owned(path: Path) -> Iterator[None]:
 
 
 class Server:
-    """Serves a bridge on a path of which the lock is held.
+    """Serves methods on a path of which the lock is held.
 
-    The library removes the path that it has listened on, whoever is there by then. So it gets another name, and the
-    socket is moved into its place.
+    The library removes the path that it has listened on, whoever is there by then. So it gets another name, with a dot
+    since kubelets would take it for a plugin, and the socket is moved into its place.
     """
 
-    def __init__(self, dispatch: Dispatch, path: Path) -> None:
+    def __init__(
+        self, dispatch: Methods, path: Path, services: Mapping[str, Sequence[str]] = CSI, *, stays: bool = False
+    ) -> None:
+        """services: their methods. stays: the socket is not removed at the stop."""
         self._path = path
-        self._hidden = path.with_name(f"{path.name}~")
+        self._stays = stays
+        self._hidden = path.with_name(f".{path.name}")
         self._mark: tuple[int, int] | None = None
         """Device and inode of the socket."""
         self._server = grpc.aio.server(options=_OPTIONS)
-        for service, methods in SERVICES.items():
+        for service, methods in services.items():
             served = {
                 method: grpc.unary_unary_rpc_method_handler(_behaviour(dispatch, method))
                 for method in methods
                 if method in dispatch.methods
             }
             if served:
-                handler = grpc.method_handlers_generic_handler(f"{PACKAGE}.{service}", served)
+                handler = grpc.method_handlers_generic_handler(service, served)
                 self._server.add_generic_rpc_handlers((handler,))
 
     async def start(self) -> None:
@@ -117,7 +136,7 @@ class Server:
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, and wait for those that run."""
-        if self._mark is not None and _mark(self._path) == self._mark:
+        if not self._stays and self._mark is not None and _mark(self._path) == self._mark:
             self._path.unlink()
         await self._server.stop(grace)
 
@@ -130,7 +149,7 @@ def _mark(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _behaviour(dispatch: Dispatch, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+def _behaviour(dispatch: Methods, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def behave(content: bytes, context: Any) -> bytes:
         remaining = context.time_remaining()
         try:

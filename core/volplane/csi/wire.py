@@ -12,7 +12,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
 from google.protobuf.message import DecodeError
 
-from volplane.csi.contract import MESSAGES, PACKAGE, SERVICES
+from volplane.csi.contract import MESSAGES, PACKAGE, REGISTRATION, SERVICES
 
 __all__ = ["DecodeError", "build", "message", "method_path", "without_secrets"]
 
@@ -55,7 +55,7 @@ def without_secrets(request: Any) -> Any:
 
 def _blocks() -> Iterator[tuple[str, bool, list[list[str]]]]:
     """Yield name, whether it is an enumeration, and the words of each field."""
-    lines = MESSAGES.strip().splitlines()
+    lines = [line for line in (MESSAGES + REGISTRATION).splitlines() if line]
     heads = [number for number, line in enumerate(lines) if not line.startswith(" ")]
     for begin, end in zip(heads, [*heads[1:], len(lines)], strict=True):
         *kind, name = lines[begin].split()

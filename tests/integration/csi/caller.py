@@ -16,6 +16,7 @@ from volplane.csi.bridge import Bridge
 from volplane.csi.codes import CsiError
 from volplane.csi.dispatch import Dispatch
 from volplane.csi.ids import cluster_of
+from volplane.csi.node import Node, NodeOptions
 from volplane.csi.wire import build, message
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, LoadedDrivers
@@ -108,7 +109,13 @@ def driver_of(subject: Subject) -> Driver:
 
 @asynccontextmanager
 async def bridged(
-    subject: Subject, *, settled: bool = True, latency: Any = None, concurrency: int = 10, driver: Driver | None = None
+    subject: Subject,
+    *,
+    settled: bool = True,
+    latency: Any = None,
+    concurrency: int = 10,
+    driver: Driver | None = None,
+    node: NodeOptions | None = None,
 ) -> AsyncIterator[Caller]:
     """Serve a subject. settled: nothing that an earlier process did can still come to light."""
     driver = driver or driver_of(subject)
@@ -119,6 +126,6 @@ async def bridged(
     await start_all(registry)
     began = asyncio.get_running_loop().time() - (1000.0 if settled else 0.0)
     bridge = Bridge(driver.view, registry, calls, cluster_of("sanity"), began=began)
-    yield Caller(Dispatch(bridge), bridge, subject)
+    yield Caller(Dispatch(bridge, Node(bridge, node) if node else None), bridge, subject)
     await registry.stop_all()
     executor.close()

@@ -1,0 +1,336 @@
+"""The service Node over hostpath: what csi-sanity asks of it, and real mounts, where this process may make any."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.csi.caller import WRITER, Caller, bridged
+from volplane.csi.codes import CsiError
+from volplane.csi.mounts import Targets
+from volplane.csi.node import HOSTNAME, NodeOptions
+from volplane.csi.usage import measure
+from volplane.errors import ConfigurationError
+
+hostpath = pytest.importorskip("volplane_hostpath.testing")
+pytestmark = pytest.mark.real_time
+SINGLE = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_SINGLE_WRITER"}}
+MANY = {"mount": {}, "access_mode": {"mode": "MULTI_NODE_MULTI_WRITER"}}
+READERS = {"mount": {}, "access_mode": {"mode": "MULTI_NODE_READER_ONLY"}}
+MIB = 1 << 20
+
+
+def points(below: Path) -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
+    return [line.split()[4] for line in lines if line.split()[4].startswith(f"{below}/")]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory for a root and a kubelet, in memory if possible. What a test leaves mounted goes."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="node-", dir=memory) as made:
+        below = Path(made)
+        (below / "kubelet" / "pods" / "a").mkdir(parents=True)
+        (below / "disk").mkdir()
+        try:
+            yield below
+        finally:
+            for point in sorted(points(below), reverse=True):
+                subprocess.run(["umount", "--lazy", point], check=False, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def mounting(directory: Path) -> None:
+    """Skip a test where this process may not mount."""
+    source, target = directory / "source", directory / "kubelet" / "try"
+    source.mkdir()
+    try:
+        Targets(directory / "kubelet").publish(str(source), str(target), read_only=True, alone=False)
+    except OSError as error:
+        pytest.skip(f"no mounts here: {error.strerror}")
+    Targets(directory / "kubelet").unpublish(str(target))
+
+
+@dataclass(eq=False)
+class Pods:
+    """What a kubelet wants of a node."""
+
+    csi: Caller
+    kubelet: Path
+    id: str = ""
+
+    def target(self, name: str = "mount") -> str:
+        return str(self.kubelet / "pods" / "a" / name)
+
+    def demand(self, name: str = "mount", **fields: Any) -> dict[str, Any]:
+        return {"volume_id": self.id, "target_path": self.target(name), "volume_capability": WRITER} | fields
+
+    async def publish(self, name: str = "mount", **fields: Any) -> Path:
+        await self.csi.call("NodePublishVolume", **self.demand(name, **fields))
+        return Path(self.target(name))
+
+    async def unpublish(self, name: str = "mount") -> None:
+        await self.csi.call("NodeUnpublishVolume", volume_id=self.id, target_path=self.target(name))
+
+    def mounted(self) -> list[str]:
+        return sorted(Path(point).name for point in points(self.kubelet))
+
+
+@asynccontextmanager
+async def running(directory: Path, *, disk: str = "disk", made: str = "", **options: Any) -> AsyncIterator[Pods]:
+    """Serve a root in the directory, with a volume. made: its id, if an earlier process made it."""
+    below = directory / disk
+    if made:
+        (below / "root").rename(below / "kept")
+        (below / "elsewhere").rmdir()
+    subject = hostpath.subject_below(below, **{"shared": True, **options})
+    if made:
+        (below / "root").rmdir()
+        (below / "kept").rename(below / "root")
+    node = NodeOptions(node_id="node-a", kubelet_dir=directory / "kubelet")
+    async with bridged(subject, node=node) as csi:
+        pods = Pods(csi, directory / "kubelet", made)
+        if not made:
+            pods.id = (
+                await csi.create("pvc-1", volume_capabilities=[MANY if options.get("shared", 1) else WRITER])
+            ).volume_id
+        yield pods
+
+
+def run(*command: str | Path) -> None:
+    subprocess.run(command, check=True)
+
+
+def path_of(directory: Path) -> Path:
+    return next((directory / "disk" / "root").glob("**/*pvc-1*"))
+
+
+# --- what csi-sanity asks, and needs no mounts --------------------------------------------------------------------
+
+
+async def test_the_node_says_what_it_can_do_and_where_it_is(directory: Path) -> None:
+    """NodeGetCapabilities should return appropriate capabilities; NodeGetInfo should return appropriate values"""
+    async with running(directory, shared=False) as pods:
+        found = [each.rpc.type for each in (await pods.csi.call("NodeGetCapabilities")).capabilities]
+        assert sorted(found) == [2, 4, 5]
+        info = await pods.csi.call("NodeGetInfo")
+        assert info.node_id == "node-a"
+        assert dict(info.accessible_topology.segments) == {HOSTNAME: "node-a"}
+
+
+async def test_what_a_call_must_have_is_asked_for(directory: Path) -> None:
+    """Node Service should fail when no volume id / target path / volume capability / volume path is provided"""
+    async with running(directory) as pods:
+        csi, path = pods.csi, dict[str, Any](volume_path=pods.target())
+        for lacking in ("volume_id", "target_path", "volume_capability"):
+            await csi.refused("INVALID_ARGUMENT", "NodePublishVolume", **(pods.demand() | {lacking: None}))
+        await csi.refused("INVALID_ARGUMENT", "NodeUnpublishVolume", target_path=pods.target())
+        await csi.refused("INVALID_ARGUMENT", "NodeUnpublishVolume", volume_id=pods.id)
+        for method in ("NodeGetVolumeStats", "NodeExpandVolume"):
+            await csi.refused("INVALID_ARGUMENT", method, **path)
+            await csi.refused("INVALID_ARGUMENT", method, volume_id=pods.id)
+            # ... when volume is not found, when volume does not exist on the specified path
+            await csi.refused("NOT_FOUND", method, volume_id="none", **path)
+            await csi.refused("NOT_FOUND", method, volume_id=pods.id, **path)
+        await csi.refused("NOT_FOUND", "NodePublishVolume", **pods.demand(volume_id="none"))
+
+
+@pytest.mark.parametrize("path", ["/etc/mount", "pods/a/mount", "{kubelet}", "{kubelet}/../mount", "{kubelet}/pods//m"])
+async def test_a_target_is_below_the_directory_of_the_kubelet(directory: Path, path: str) -> None:
+    async with running(directory) as pods:
+        target = path.format(kubelet=pods.kubelet)
+        text = await pods.csi.refused("INVALID_ARGUMENT", "NodePublishVolume", **pods.demand(target_path=target))
+        assert "expected a path below" in text
+        await pods.csi.refused("INVALID_ARGUMENT", "NodeUnpublishVolume", volume_id=pods.id, target_path=target)
+
+
+async def test_a_block_device_and_a_volume_of_another_kind_are_refused(directory: Path) -> None:
+    block = {"block": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
+    async with running(directory) as pods:
+        await pods.csi.refused("INVALID_ARGUMENT", "NodePublishVolume", **pods.demand(volume_capability=block))
+
+
+def test_a_topology_key_needs_a_value(directory: Path) -> None:
+    options = NodeOptions(node_id="node-a", kubelet_dir=directory, labels={"zone": "z"})
+    assert options.place(["zone", HOSTNAME]) == {"zone": "z", HOSTNAME: "node-a"}
+    with pytest.raises(ConfigurationError, match="--node-label rack=VALUE"):
+        options.place(["zone", "rack"])
+
+
+def test_a_tree_is_measured_without_following_links(directory: Path) -> None:
+    top, deep = directory / "tree", directory / "tree"
+    for _ in range(300):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    (top / "file").write_bytes(b"x" * MIB)
+    (top / "again").hardlink_to(top / "file")
+    (top / "link").symlink_to("/")
+    fd = os.open(top, os.O_PATH)
+    try:
+        size, inodes = measure(fd, float("inf"))
+    finally:
+        os.close(fd)
+    assert MIB <= size < 2 * MIB
+    assert 100 < inodes <= 303
+
+
+# --- with mounts --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_a_volume_is_published_and_unpublished_as_often_as_asked(directory: Path) -> None:
+    """Node Service should work; should be idempotent; should remove target path; Stats; Expand"""
+    async with running(directory) as pods:
+        for _ in range(3):
+            mounted = await pods.publish()
+        (mounted / "file").write_bytes(b"x" * MIB)
+        assert (path_of(directory) / "file").stat().st_size == MIB
+        assert pods.mounted() == ["mount"]
+        place: dict[str, Any] = {"volume_id": pods.id, "volume_path": str(mounted)}
+        stats = await pods.csi.call("NodeGetVolumeStats", **place)
+        size, inodes = stats.usage
+        capacity = pods.csi.subject.capacity_bytes
+        assert (size.unit, size.total, inodes.unit, inodes.used) == (1, capacity, 2, 2)
+        assert MIB <= size.used < 2 * MIB
+        assert not stats.volume_condition.abnormal
+        assert (await pods.csi.call("NodeExpandVolume", **place)).capacity_bytes == capacity
+        for _ in range(3):
+            await pods.unpublish()
+        assert pods.mounted() == []
+        assert not mounted.exists()
+        assert (path_of(directory) / "file").stat().st_size == MIB
+        await pods.csi.call("NodeUnpublishVolume", volume_id="none", target_path=f"{pods.kubelet}/none/mount")
+
+
+@pytest.mark.usefixtures("mounting")
+@pytest.mark.parametrize("fields", [{"readonly": True}, {"volume_capability": READERS}])
+async def test_a_read_only_volume_cannot_be_written(directory: Path, fields: dict[str, Any]) -> None:
+    async with running(directory) as pods:
+        for _ in range(2):
+            mounted = await pods.publish(**fields)
+        with pytest.raises(OSError, match="Read-only"):
+            (mounted / "file").touch()
+        (await pods.publish("writable") / "file").touch()
+        text = await pods.csi.refused("ALREADY_EXISTS", "NodePublishVolume", **pods.demand())
+        assert "but read-only" in text
+        assert (mounted / "file").exists()
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_a_volume_for_a_single_pod_is_published_once(directory: Path) -> None:
+    """should fail when a SINGLE_NODE_SINGLE_WRITER volume is published at a second target path"""
+    async with running(directory, shared=False) as pods:
+        alone = {"volume_capability": SINGLE}
+        both = await asyncio.gather(
+            *(pods.csi.call("NodePublishVolume", **pods.demand(name, **alone)) for name in ("one", "two")),
+            return_exceptions=True,
+        )
+        assert sorted(getattr(each, "code", "OK") for each in both) == ["FAILED_PRECONDITION", "OK"]
+        (first,) = pods.mounted()
+        await pods.publish(first, **alone)
+        second = ({"one", "two"} - {first}).pop()
+        assert not Path(pods.target(second)).exists()
+        await pods.unpublish(first)
+        await pods.publish(second, **alone)
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_what_others_have_put_at_a_target_is_not_touched(directory: Path) -> None:
+    (directory / "other").mkdir()
+    (directory / "other" / "file").touch()
+    async with running(directory) as pods:
+        Targets(pods.kubelet).publish(str(directory / "other"), pods.target(), read_only=False, alone=False)
+        await pods.csi.refused("ALREADY_EXISTS", "NodePublishVolume", **pods.demand())
+        place: dict[str, Any] = {"volume_id": pods.id, "volume_path": pods.target()}
+        await pods.csi.refused("NOT_FOUND", "NodeGetVolumeStats", **place)
+        full = Path(pods.target("full"))
+        (full / "file").mkdir(parents=True)
+        await pods.csi.refused("FAILED_PRECONDITION", "NodeUnpublishVolume", volume_id=pods.id, target_path=str(full))
+        assert (full / "file").exists()
+        assert (directory / "other" / "file").exists()
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_no_link_is_followed(directory: Path) -> None:
+    elsewhere = directory / "elsewhere"
+    (elsewhere / "a").mkdir(parents=True)
+    async with running(directory) as pods:
+        Path(pods.target("link")).symlink_to(elsewhere)
+        (pods.kubelet / "pods" / "b").symlink_to(elsewhere)
+        for target in (pods.target("link"), f"{pods.kubelet}/pods/b/mount", f"{pods.kubelet}/pods/b/a/mount"):
+            place: dict[str, Any] = {"volume_id": pods.id, "target_path": target}
+            await pods.csi.refused("FAILED_PRECONDITION", "NodePublishVolume", **pods.demand(target_path=target))
+            await pods.csi.refused("FAILED_PRECONDITION", "NodeUnpublishVolume", **place)
+        volume = path_of(directory)
+        volume.rename(volume.with_name("away"))
+        volume.symlink_to("/etc")
+        with pytest.raises(CsiError, match="symbolic link"):
+            await pods.publish()
+    with pytest.raises(CsiError, match="symbolic link"):
+        Targets(pods.kubelet).publish(str(volume), pods.target(), read_only=True, alone=False)
+    assert pods.mounted() == []
+    assert sorted(each.name for each in elsewhere.iterdir()) == ["a"]
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_what_a_killed_kubelet_or_bridge_has_left_is_taken_up(directory: Path) -> None:
+    async with running(directory) as pods:
+        Path(pods.target()).mkdir()
+        mounted = await pods.publish()
+    async with running(directory, made=pods.id) as again:
+        assert await again.publish() == mounted
+        assert again.mounted() == ["mount"]
+        # On top of each other, as two bridges at once could do.
+        run("mount", "--bind", path_of(directory), mounted)
+        assert again.mounted() == ["mount", "mount"]
+        await again.unpublish()
+        assert again.mounted() == []
+        assert not mounted.exists()
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_the_empty_mount_point_of_a_root_is_not_served(directory: Path) -> None:
+    run("mount", "-t", "tmpfs", "-o", "size=64m", "none", directory / "disk")
+    async with running(directory) as pods:
+        await pods.publish("before")
+        volume = path_of(directory)
+        run("umount", "--lazy", directory / "disk")
+        volume.mkdir(parents=True)
+        await pods.csi.refused("UNAVAILABLE", "NodePublishVolume", **pods.demand())
+        assert pods.mounted() == ["before"]
+        await pods.unpublish("before")
+        assert pods.mounted() == []
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_a_file_system_that_hangs_stops_nothing_else(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, ask = threading.Event(), os.fstatvfs
+
+    def hanging(fd: int) -> Any:
+        if threading.current_thread().name == "csi-node":
+            hangs.wait(60)
+        return ask(fd)
+
+    async with running(directory) as pods:
+        place: dict[str, Any] = {"volume_id": pods.id, "volume_path": str(await pods.publish())}
+        monkeypatch.setattr(os, "fstatvfs", hanging)
+        before = threading.active_count()
+        for _ in range(5):
+            await pods.csi.refused("ABORTED", "NodeGetVolumeStats", seconds=0.1, **place)
+        assert threading.active_count() <= before + 1
+        await pods.publish("other")
+        await pods.unpublish("other")
+        assert (await pods.csi.call("Probe")).ready.value
+        hangs.set()
+        assert len((await pods.csi.call("NodeGetVolumeStats", **place)).usage) == 2
