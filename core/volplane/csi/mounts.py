@@ -162,14 +162,10 @@ class Targets:
                 parent, name = self._parent(target, stack)
             except FileNotFoundError:
                 return
+            # What is mounted is not opened: its server may be gone.
+            path = os.path.join(os.readlink(f"/proc/self/fd/{parent}"), name)  # noqa: PTH115, PTH118
             for _ in range(MOST_STACKED):
-                with ExitStack() as looking:
-                    try:
-                        point = self._point(parent, name, target, looking)
-                    except FileNotFoundError:
-                        return
-                    mounted = _mount_id(point) != _mount_id(parent)
-                if not mounted:
+                if all(each.point != path for each in _mounts()):
                     break
                 place = os.fsencode(f"/proc/self/fd/{parent}/{name}")
                 if _LIBC.umount2(place, ctypes.c_int(_UMOUNT_NOFOLLOW)):
@@ -180,9 +176,10 @@ class Targets:
             except FileNotFoundError:
                 return
             except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
+                if error.errno not in (errno.ENOTEMPTY, errno.ENOTDIR):
                     raise
-                raise CsiError("FAILED_PRECONDITION", f"{target} is no mount, and not empty: it is kept") from None
+                text = f"{target} is no mount, and no empty directory either: it is kept"
+                raise CsiError("FAILED_PRECONDITION", text) from None
 
     @contextmanager
     def published(self, source: str, path: str) -> Iterator[Published]:

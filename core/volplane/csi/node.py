@@ -32,6 +32,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 CAPABILITIES: Final = ("GET_VOLUME_STATS", "VOLUME_CONDITION", "SINGLE_NODE_MULTI_WRITER")
 """Nothing is staged, and nothing need grow on the node."""
 MOST_THREADS: Final = 256
+"""That hang, for unmounting; half as many for anything else."""
 _READERS: Final = ("SINGLE_NODE_READER_ONLY", "MULTI_NODE_READER_ONLY")
 _DIRECTORIES: Final = ("hostPath", "local")
 """Kinds of sources that are a path of this machine."""
@@ -122,8 +123,6 @@ class Node:
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
             source = directory_of(asset)
-            if asset.condition:
-                raise CsiError("UNAVAILABLE", f"volume {id_}: {asset.condition}")
             lock = self._alone.setdefault(id_, asyncio.Lock())
             async with lock if alone else asyncio.Lock():
                 await self._run(target, lambda: self._targets.publish(source, target, read_only=read_only, alone=alone))
@@ -137,7 +136,7 @@ class Node:
         target = self._targets.check(request.target_path, "target_path")
 
         async def work(_flight: Flight) -> Any:
-            await self._run(target, lambda: self._targets.unpublish(target))
+            await self._run(target, lambda: self._targets.unpublish(target), MOST_THREADS)
             self._usages.forget(id_)
             return build("NodeUnpublishVolumeResponse")
 
@@ -184,9 +183,9 @@ class Node:
 
         return await self._bridge.flights.run("NodeExpandVolume", f"usage of {id_}", digest, work, seconds)
 
-    async def _run(self, path: str, work: Callable[[], T]) -> T:
-        """Do what may hang. Raises CsiError."""
-        if self._threads >= MOST_THREADS:
+    async def _run(self, path: str, work: Callable[[], T], most: int = MOST_THREADS // 2) -> T:
+        """Do what may hang, unless so many calls do already. Raises CsiError."""
+        if self._threads >= most:
             raise CsiError("UNAVAILABLE", f"{self._threads} calls of the kernel hang on this node")
         self._threads += 1
         try:

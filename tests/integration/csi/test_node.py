@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -277,6 +277,7 @@ async def test_no_link_is_followed(directory: Path) -> None:
         volume.symlink_to("/etc")
         with pytest.raises(CsiError, match="symbolic link"):
             await pods.publish()
+    (volume.parent / "link").symlink_to(volume.with_name("away"))
     with pytest.raises(CsiError, match="symbolic link"):
         Targets(pods.kubelet).publish(str(volume), pods.target(), read_only=True, alone=False)
     assert pods.mounted() == []
@@ -315,22 +316,29 @@ async def test_the_empty_mount_point_of_a_root_is_not_served(directory: Path) ->
 
 @pytest.mark.usefixtures("mounting")
 async def test_a_file_system_that_hangs_stops_nothing_else(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hangs, ask = threading.Event(), os.fstatvfs
+    hangs = threading.Event()
 
-    def hanging(fd: int) -> Any:
-        if threading.current_thread().name == "csi-node":
-            hangs.wait(60)
-        return ask(fd)
+    def hanging(ask: Callable[[int], Any]) -> Callable[[int], Any]:
+        def asked(fd: int) -> Any:
+            if threading.current_thread().name == "csi-node":
+                hangs.wait(60)
+            return ask(fd)
+
+        return asked
 
     async with running(directory) as pods:
         place: dict[str, Any] = {"volume_id": pods.id, "volume_path": str(await pods.publish())}
-        monkeypatch.setattr(os, "fstatvfs", hanging)
+        await pods.publish("other")
+        monkeypatch.setattr(os, "fstatvfs", hanging(os.fstatvfs))
         before = threading.active_count()
         for _ in range(5):
             await pods.csi.refused("ABORTED", "NodeGetVolumeStats", seconds=0.1, **place)
         assert threading.active_count() <= before + 1
-        await pods.publish("other")
+        await pods.publish("third")
+        monkeypatch.setattr(os, "fstat", hanging(os.fstat))
         await pods.unpublish("other")
+        await pods.unpublish("third")
+        assert pods.mounted() == ["mount"]
         assert (await pods.csi.call("Probe")).ready.value
         hangs.set()
         assert len((await pods.csi.call("NodeGetVolumeStats", **place)).usage) == 2
