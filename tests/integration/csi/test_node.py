@@ -214,6 +214,29 @@ async def test_a_volume_is_published_and_unpublished_as_often_as_asked(directory
 
 
 @pytest.mark.usefixtures("mounting")
+async def test_a_volume_lies_where_the_backend_says_and_stays_while_it_is_published(directory: Path) -> None:
+    async with running(directory) as pods:
+        mounted = await pods.publish(volume_context={"path": "/etc", "source": "/etc"})
+        assert list(mounted.iterdir()) == []
+        await pods.csi.refused("FAILED_PRECONDITION", "DeleteVolume", volume_id=pods.id)
+        assert path_of(directory).is_dir()
+        await pods.unpublish()
+        await pods.csi.delete(pods.id)
+        assert await pods.csi.ids() == []
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_pods_end_also_while_the_driver_cannot_start(directory: Path) -> None:
+    async with running(directory) as pods:
+        await pods.publish()
+    (directory / "disk" / "root" / ".volplane" / "root.json").unlink()
+    async with running(directory, made=pods.id) as again:
+        await again.csi.refused("UNAVAILABLE", "NodePublishVolume", **again.demand("other"))
+        await again.unpublish()
+        assert again.mounted() == []
+
+
+@pytest.mark.usefixtures("mounting")
 @pytest.mark.parametrize("fields", [{"readonly": True}, {"volume_capability": READERS}])
 async def test_a_read_only_volume_cannot_be_written(directory: Path, fields: dict[str, Any]) -> None:
     async with running(directory) as pods:
