@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from integration.csi.caller import WRITER, Caller, bridged
+from volplane.assets import ListedAsset, VolumeSource
 from volplane.csi.codes import CsiError
 from volplane.csi.mounts import Targets
-from volplane.csi.node import HOSTNAME, NodeOptions
+from volplane.csi.node import HOSTNAME, NodeOptions, directory_of
 from volplane.csi.usage import measure
 from volplane.errors import ConfigurationError
 
@@ -155,10 +156,26 @@ async def test_a_target_is_below_the_directory_of_the_kubelet(directory: Path, p
         await pods.csi.refused("INVALID_ARGUMENT", "NodeUnpublishVolume", volume_id=pods.id, target_path=target)
 
 
-async def test_a_block_device_and_a_volume_of_another_kind_are_refused(directory: Path) -> None:
+async def test_a_block_device_is_refused(directory: Path) -> None:
     block = {"block": {}, "access_mode": {"mode": "SINGLE_NODE_WRITER"}}
     async with running(directory) as pods:
         await pods.csi.refused("INVALID_ARGUMENT", "NodePublishVolume", **pods.demand(volume_capability=block))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        VolumeSource(kind="nfs", fields={"server": "filer", "path": "/export/a"}),
+        VolumeSource(kind="csi", fields={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}),
+        VolumeSource(kind="hostPath", fields={"path": "relative"}),
+        None,
+    ],
+    ids=lambda source: source.kind if source else "none",
+)
+def test_only_directories_of_this_machine_are_mounted(source: VolumeSource | None) -> None:
+    asset = ListedAsset(handle="h", name="pvc-1", capacity_bytes=1, owner=None, source=source)
+    with pytest.raises(CsiError, match="this node service mounts hostPath and local alone"):
+        directory_of(asset)
 
 
 def test_a_topology_key_needs_a_value(directory: Path) -> None:
