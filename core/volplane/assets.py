@@ -137,9 +137,9 @@ class SnapshotOwnership:
     cluster_id: str
     """Id of the cluster that owns it."""
     snapshot_uid: str
-    """`metadata.uid` of the VolumeSnapshot for which it was made."""
+    """`metadata.uid` of the VolumeSnapshot, or VolumeGroupSnapshot, for which it was made."""
     content_name: str
-    """Name of the VolumeSnapshotContent, `snapcontent-<VolumeSnapshot uid>`."""
+    """Name of its content, `snapcontent-<uid>` or `groupsnapcontent-<uid>`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +168,16 @@ class Snapshot:
     """Seconds until the next look while it is not ready."""
     node_affinity: tuple[Segment, ...] = ()
     """Segments in each of which an asset can be made from it; empty = everywhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSnapshot:
+    """Snapshots of several assets that exist, all of one moment."""
+
+    handle: str
+    """The backend's id of the group; where it knows no groups, the name of the request."""
+    snapshots: tuple[Snapshot, ...]
+    """One of each asset, which its `source` names; all with the marks of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

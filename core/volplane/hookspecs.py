@@ -26,6 +26,7 @@ from volplane.assets import (
     Capacity,
     Done,
     Erased,
+    GroupSnapshot,
     InProgress,
     ListedAsset,
     PodScrub,
@@ -160,6 +161,25 @@ class BackendSpec:
 
         A snapshot that exists during the whole listing must be in it.
         """
+
+    @hookspec(firstresult=True)
+    def create_group_snapshot(self, request: requests.GroupSnapshotRequest) -> GroupSnapshot | InProgress:
+        """Make snapshots of all `request.volumes` at one moment, idempotent by name; all of them, or none.
+
+        Volumes that cannot be cut at one moment are refused (`Unsupported`, with what is in the way) before anything
+        is made. An equal request returns the same snapshots, one of other volumes raises `AlreadyExists`. Backends
+        with this hook have all others of snapshots, which take the members' handles, too.
+        """
+
+    @hookspec(firstresult=True)
+    def delete_group_snapshot(self, request: requests.DeleteGroupSnapshotRequest) -> Done | InProgress:
+        """Destroy all snapshots of a group. Return `Done` if they are gone; raise `AlreadyExists` if the marks of one
+        are others: then none is destroyed.
+        """
+
+    @hookspec(firstresult=True)
+    def find_group_snapshot(self, request: requests.FindGroupSnapshotRequest) -> GroupSnapshot | Absent:
+        """Find the snapshots of a group; `Absent` if there is none of them. As `find_snapshot` otherwise."""
 
     @hookspec(firstresult=True)
     def start(self, request: requests.StartRequest) -> Done:

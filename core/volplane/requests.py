@@ -19,6 +19,7 @@ from volplane.assets import (
     Capacity,
     Done,
     Erased,
+    GroupSnapshot,
     InProgress,
     ListedAsset,
     Ownership,
@@ -432,6 +433,51 @@ class ListSnapshotsRequest(HookRequest[SnapshotPage]):
     hook: ClassVar[str] = "list_snapshots"
     page: str | None = None
     """`next_page` of the previous page; None for the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSnapshotRequest(HookRequest[GroupSnapshot | InProgress]):
+    """Make snapshots of several assets at one moment, or return those that exist."""
+
+    hook: ClassVar[str] = "create_group_snapshot"
+    name: str
+    """`groupsnapshot-<VolumeGroupSnapshot uid>`, at most 63 characters. It is the same in every attempt."""
+    volumes: tuple[VolumeIdentity, ...]
+    """The volumes, at least one, each once. They are the same in every attempt. Pods may be writing to them."""
+    owner: SnapshotOwnership
+    """The marks to put on each snapshot."""
+    group: SnapshotIdentity
+    """The VolumeGroupSnapshot and its content."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """The parameters of the VolumeGroupSnapshotClass, checked and typed by `DriverInfo.snapshot_parameters`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindGroupSnapshotRequest(HookRequest[GroupSnapshot | Absent]):
+    """Look for the snapshots of a group: by `handle` if it is given, else by `name` and `owner`."""
+
+    hook: ClassVar[str] = "find_group_snapshot"
+    handle: str = ""
+    """As `create_group_snapshot` returned it, or as a person wrote it into a content; "" = not known."""
+    snapshots: tuple[str, ...] = ()
+    """Handles of its snapshots, as far as they are known."""
+    name: str = ""
+    """The same as in the `create_group_snapshot` that may have made it; "" = not known."""
+    owner: SnapshotOwnership | None = None
+    """The same as in that request. Without a handle, snapshots with other marks are not the ones. None = any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupSnapshotRequest(HookRequest[Done | InProgress]):
+    """Destroy all snapshots of a group. Return `Done` if they are gone."""
+
+    hook: ClassVar[str] = "delete_group_snapshot"
+    handle: str
+    """The handle that `create_group_snapshot` returned, or that a person wrote into a content."""
+    snapshots: tuple[str, ...] = ()
+    """Handles of its snapshots, as far as they are known."""
+    owner: SnapshotOwnership | None = None
+    """The marks that they must carry; as in `DeleteSnapshotRequest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

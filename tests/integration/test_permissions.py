@@ -24,6 +24,7 @@ from volplane.kube.kinds import (
     VOLUMES,
 )
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
+from volplane.snapshots.groups_objects import GROUP_CLASSES, GROUPS
 from volplane_testing.memory import DRIVER as ATTACHES
 from volplane_testing.memory import MemoryBackend
 
@@ -88,7 +89,29 @@ async def snapshots(site: Site, claim: str) -> None:
     await site.until("it is ready", ready)
     await site.client.delete(VOLUME_SNAPSHOTS, "default/s")
     await site.gone(VOLUME_SNAPSHOTS, "default/s")
+    await grouped(site, claim)
     await scheduled(site, claim)
+
+
+async def grouped(site: Site, claim: str) -> None:
+    """A group of one claim is cut, then deleted with its member."""
+    body = GROUP_CLASSES.body(metadata={"name": "together"}, driver=ATTACHES, deletionPolicy="Delete")
+    await site.client.create(GROUP_CLASSES, body)
+    await site.client.patch(CLAIMS, f"default/{claim}", {"metadata": {"labels": {"group": "g"}}})
+    spec = {"source": {"selector": {"matchLabels": {"group": "g"}}}, "volumeGroupSnapshotClassName": "together"}
+    await site.client.create(GROUPS, GROUPS.body(metadata={"name": "g", "namespace": "default"}, spec=spec))
+
+    async def ready() -> bool:
+        return (await site.client.get(GROUPS, "default/g")).status.ready_to_use
+
+    await site.until("the group is ready", ready)
+    await site.client.delete(GROUPS, "default/g")
+    await site.gone(GROUPS, "default/g")
+
+    async def alone() -> bool:
+        return not (await site.client.list(VOLUME_SNAPSHOTS)).items
+
+    await site.until("its member is gone", alone)
 
 
 async def scheduled(site: Site, claim: str) -> None:
@@ -260,6 +283,8 @@ LATER = {
     ("patch", "volumesnapshots"),
     ("get", "volumesnapshotcontents"),
     ("list", "referencegrants"),
+    ("get", "volumegroupsnapshots"),
+    ("get", "volumegroupsnapshotcontents"),
 }
 """What happens minutes later, or seconds: an event counted again, a lease renewed; a selected node that is gone; a
 CSIDriver that somebody else made at the same moment; a class that changed while its asset was made; what is attached
@@ -301,5 +326,7 @@ def test_beside_a_stock_binder_it_has_fewer(tmp_path: Path) -> None:
         "volumeattachments/status",
         "volumesnapshotcontents/status",
         "volumesnapshots/status",
+        "volumegroupsnapshots/status",
+        "volumegroupsnapshotcontents/status",
     }
     assert {rule.resource for rule in namespace_rules({"provisioner"})} == {"leases", "secrets"}

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeGuard, get_args, get_type_hints
 
 from volplane import assets, requests
 from volplane._messages import nearest
-from volplane.assets import Asset, AssetPage, InProgress, ListedAsset, Snapshot, SnapshotPage
+from volplane.assets import Asset, AssetPage, GroupSnapshot, InProgress, ListedAsset, Snapshot, SnapshotPage
 from volplane.drivers.parameters import default_text, read_value, secrets_of
 from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 from volplane.requests import HookRequest
@@ -265,6 +265,9 @@ def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
     flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
     needed = [hook for hook in ("delete_snapshot", "find_snapshot") if hook not in hooks and "create_snapshot" in hooks]
     flaws += [f"create_snapshot is there, but hook {hook} is missing" for hook in needed]
+    needed = ["create_snapshot", "delete_group_snapshot", "find_group_snapshot"]
+    missing = [hook for hook in needed if hook not in hooks and "create_group_snapshot" in hooks]
+    flaws += [f"create_group_snapshot is there, but hook {hook} is missing" for hook in missing]
     if info.archives and "list_assets" not in hooks:
         flaws.append("archives is set, but hook list_assets is missing")
     flaws += [f"snapshot_parameters: {flaw}" for flaw in schema_flaws(info.snapshot_parameters, of_class=True)]
@@ -300,6 +303,8 @@ def result_flaw(hook: str, result: object) -> str | None:
         return _asset_flaw(result)
     if isinstance(result, Snapshot):
         return f"returned a Snapshot with {flaw}" if (flaw := _snapshot_flaw(result)) else None
+    if isinstance(result, GroupSnapshot):
+        return _group_flaw(result)
     if isinstance(result, ListedAsset):
         return _listed_flaw(result)
     if isinstance(result, AssetPage | SnapshotPage):
@@ -364,6 +369,23 @@ def _snapshot_flaw(snapshot: Snapshot) -> str | None:
         _require_json([*texts, *(dict(segment) for segment in affinity)])
     except (TypeError, ValueError) as error:
         return f"fields that cannot be written as JSON: {error}"
+    return None
+
+
+def _group_flaw(group: GroupSnapshot) -> str | None:
+    if flaw := _handle_flaw(group.handle):
+        return f"returned a GroupSnapshot with {flaw}"
+    if flaw := _not_a_tuple(group, "snapshots"):
+        return flaw
+    entries: tuple[object, ...] = group.snapshots
+    for each in entries:
+        if not isinstance(each, Snapshot):
+            return f"returned GroupSnapshot with an entry of type {type(each).__name__}, expected Snapshot"
+        if flaw := _snapshot_flaw(each):
+            return f"returned a GroupSnapshot with snapshot {str(each.handle)[:60]!r} with {flaw}"
+    sources = [each.source for each in group.snapshots]
+    if not all(sources) or len(set(sources)) < len(sources) or not sources:
+        return f"returned a GroupSnapshot whose snapshots are of {sources}, expected one of each asset"
     return None
 
 

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 LOGGED: Final = (
     *("provision", "delete", "find", "recycle", "attach", "detach", "expand", "modify", "adopt"),
     *("create_snapshot", "find_snapshot", "delete_snapshot"),
+    *("create_group_snapshot", "find_group_snapshot", "delete_group_snapshot"),
 )
 
 

@@ -57,6 +57,8 @@ PLANS: Final[Mapping[str, Callable[[Any], str]]] = {
     "adopt": lambda r: f"take over {r.volume.handle} from cluster {r.former.cluster_id}",
     "create_snapshot": lambda r: f"make snapshot {r.name} of {r.volume.handle}",
     "delete_snapshot": lambda r: f"delete snapshot {r.handle}",
+    "create_group_snapshot": lambda r: f"make snapshots {r.name} of {', '.join(v.handle for v in r.volumes)}",
+    "delete_group_snapshot": lambda r: f"delete the snapshots of group {r.handle}",
 }
 """By hook: what a request would do."""
 

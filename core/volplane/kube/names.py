@@ -119,6 +119,11 @@ SNAPSHOT_SECRET_NAME = "snapshot.storage.kubernetes.io/deletion-secret-name"  # 
 """On a content: the Secret of all calls about its snapshot."""
 SNAPSHOT_SECRET_NAMESPACE = "snapshot.storage.kubernetes.io/deletion-secret-namespace"  # noqa: S105 - no secret
 ALLOW_VOLUME_MODE_CHANGE = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
+GROUP_BOUND = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection"
+GROUP_CONTENT_BOUND = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"
+DEFAULT_GROUP_CLASS = "groupsnapshot.storage.kubernetes.io/is-default-class"
+GROUP_BEING_CREATED = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created"
+GROUP_BEING_DELETED = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted"
 GROUP_SNAPSHOT_HANDLE = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 """On a content: its snapshot is cut with those of a group."""
 SNAPSHOT_MANAGED_BY = "snapshot.storage.kubernetes.io/managed-by"

@@ -475,6 +475,7 @@ class SnapshotStatus(Fields):
     ready_to_use: bool = False
     restore_size: str | int | None = None
     error: VolumeError | None = None
+    volume_group_snapshot_name: str = ""
 
 
 class VolumeSnapshot(KubeObject):
@@ -497,6 +498,7 @@ class SnapshotContentStatus(Fields):
     ready_to_use: bool = False
     restore_size: int | None = None
     error: VolumeError | None = None
+    volume_group_snapshot_handle: str = ""
 
 
 class VolumeSnapshotContent(KubeObject):

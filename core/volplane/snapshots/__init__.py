@@ -13,6 +13,11 @@ from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role,
 from volplane.intents.operation import OperationDeps
 from volplane.snapshots.contents import decide_content
 from volplane.snapshots.decide import SEEK, decide_snapshot, decide_source
+from volplane.snapshots.groups import decide_group
+from volplane.snapshots.groups_contents import decide_group_content
+from volplane.snapshots.groups_handlers import GroupHandlers
+from volplane.snapshots.groups_objects import GROUP_API
+from volplane.snapshots.groups_operation import GROUP_QUEUE, GroupOperations
 from volplane.snapshots.handlers import SnapshotHandlers
 from volplane.snapshots.operation import QUEUE, SnapshotOperations
 from volplane.snapshots.state import STOCK_LEASE, SnapshotState
@@ -64,6 +69,8 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             of_driver=handlers.contents_of_driver,
             measure=lambda metrics: metrics.snapshots.show(state.count()),
         )
+    if common or sidecar:
+        yield from _groups(state, deps, common=common, sidecar=sidecar, own=own)
     if not common:
         return
     yield Controller(
@@ -87,11 +94,46 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     )
 
 
+def _groups(
+    state: SnapshotState, deps: OperationDeps, *, common: bool, sidecar: bool, own: tuple[Watch, ...]
+) -> Iterable[Controller]:
+    """Yield the controllers of groups. They alone wait for the kinds of groups, which a cluster may lack."""
+    groups, contents = deps.queue(GROUPS_QUEUE), deps.queue(GROUP_QUEUE)
+    handlers = GroupHandlers(state, groups, contents, deps.queue("snapshots"))
+    kinds = (Watch(cache=state.groups), Watch(cache=state.group_contents), Watch(cache=state.group_classes))
+    if sidecar:
+        yield Controller(
+            queue=GROUP_QUEUE,
+            cache=state.group_contents,
+            decide=lambda name, reads: decide_group_content(name, state, reads),
+            own=(*kinds, *own),
+            subscribe=handlers.subscribe,
+            operations=GroupOperations(deps, state).handlers(),
+            resync=state.group_contents.keys,
+            of_driver=handlers.contents_of_driver,
+        )
+    if common:
+        yield Controller(
+            queue=GROUPS_QUEUE,
+            cache=state.groups,
+            decide=lambda key, reads: decide_group(key, state, reads),
+            own=(*kinds, *own),
+            subscribe=handlers.subscribe if not sidecar else lambda: None,
+            resync=state.groups.keys,
+            of_driver=lambda _name: handlers.waiting(),
+        )
+
+
+GROUPS_QUEUE: Final = "group-snapshots"
 _KINDS: Final = (
     Rule(_GROUP, "volumesnapshots", READ),
     Rule(_GROUP, "volumesnapshotcontents", (*READ, "patch")),
     Rule(_GROUP, "volumesnapshotcontents/status", ("patch",)),
     Rule(_GROUP, "volumesnapshotclasses", FOLLOW),
+    Rule(GROUP_API, "volumegroupsnapshots", READ),
+    Rule(GROUP_API, "volumegroupsnapshotcontents", (*READ, "patch")),
+    Rule(GROUP_API, "volumegroupsnapshotcontents/status", ("patch",)),
+    Rule(GROUP_API, "volumegroupsnapshotclasses", FOLLOW),
     Rule("coordination.k8s.io", "leases", FOLLOW, (STOCK_LEASE,)),
 )
 SNAPSHOT_CONTROLLER: Final[Duty[OperationDeps]] = Duty(
@@ -102,6 +144,10 @@ SNAPSHOT_CONTROLLER: Final[Duty[OperationDeps]] = Duty(
         Rule(_GROUP, "volumesnapshots", ("patch",)),
         Rule(_GROUP, "volumesnapshots/status", ("patch",)),
         Rule(_GROUP, "volumesnapshotcontents", ("create", "delete")),
+        Rule(_GROUP, "volumesnapshots", ("create", "delete")),
+        Rule(GROUP_API, "volumegroupsnapshots", ("patch",)),
+        Rule(GROUP_API, "volumegroupsnapshots/status", ("patch",)),
+        Rule(GROUP_API, "volumegroupsnapshotcontents", ("create", "delete")),
         Rule("", "persistentvolumeclaims", ("patch",)),
     ),
 )

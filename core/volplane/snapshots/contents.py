@@ -60,7 +60,7 @@ def decide_content(name: str, state: SnapshotState, reads: LiveReads) -> Action:
     if bool(source.volume_handle) == bool(source.snapshot_handle):
         text = "Exactly one of VolumeHandle and SnapshotHandle should be specified"
         return Wait(reason=text, events=(warning(VOLUME_SNAPSHOT_CONTENTS, content, "ContentValidationError", text),))
-    if content.annotation(names.GROUP_SNAPSHOT_HANDLE) is not None:
+    if content.annotation(names.GROUP_SNAPSHOT_HANDLE) is not None and not content.status.snapshot_handle:
         return Settled()  # It is cut with those of its group.
     if source.snapshot_handle and not content.spec.volume_snapshot_ref.uid:
         return Wait(reason=f"no VolumeSnapshot {content.spec.volume_snapshot_ref.key} is bound to it")

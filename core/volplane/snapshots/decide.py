@@ -32,6 +32,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.objects import (
     Claim,
+    KubeObject,
     Volume,
     VolumeSnapshot,
     VolumeSnapshotClass,
@@ -41,6 +42,7 @@ from volplane.kube.objects import (
 from volplane.kube.quantity import format_bytes
 from volplane.snapshots.contents import UNSERVED, UNSERVED_SECONDS, annotate, new_intent
 from volplane.snapshots.demand import Wanted, demand_of
+from volplane.snapshots.groups_objects import GROUPS, group_of
 from volplane.snapshots.source import swept, unbound_of
 from volplane.snapshots.state import (
     TERMINAL,
@@ -59,6 +61,7 @@ from volplane.state.records import NEVER, time_of, write_intent
 
 SEEK: Final = "seek_snapshot"
 """Look for the snapshot of a VolumeSnapshot whose content is gone."""
+_HOLDING: Final = (names.SNAPSHOT_AS_SOURCE, names.SNAPSHOT_BOUND, names.SNAPSHOT_IN_GROUP)
 _REFERENCE: Final = {"apiVersion": VOLUME_SNAPSHOTS.api_version, "kind": VOLUME_SNAPSHOTS.kind}
 
 
@@ -70,9 +73,10 @@ def decide_snapshot(key: str, state: SnapshotState, reads: LiveReads) -> Action:
     if lease:
         return Wait(reason=f"the stock snapshot-controller that holds Lease {lease} binds it", seconds=seconds)
     if snapshot.terminating:
-        return _deletion(snapshot, state)
+        return _in_group(snapshot, state, reads) or _deletion(snapshot, state)
     source = snapshot.spec.source
-    if bool(source.persistent_volume_claim_name) == bool(source.volume_snapshot_content_name):
+    named = bool(source.persistent_volume_claim_name) or group_of(snapshot) is not None
+    if named == bool(source.volume_snapshot_content_name):
         text = "Exactly one of PersistentVolumeClaimName and VolumeSnapshotContentName should be specified"
         return _refuse(snapshot, "SnapshotValidationError", text, state)
     return (_static if source.volume_snapshot_content_name else _dynamic)(snapshot, state, reads)
@@ -85,6 +89,8 @@ def _dynamic(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -
     content = _bound_to(snapshot, state) or state.content_of(snapshot)
     if content is not None:
         return _dynamic_content(snapshot, content, state)
+    if (owner := group_of(snapshot)) is not None:
+        return Wait(reason=f"it is a member of VolumeGroupSnapshot {owner.name}, which makes its content")
     if is_terminal(snapshot.status.error):
         return Settled()
     if snapshot.status.creation_time is not None:
@@ -294,6 +300,8 @@ def _follow(snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> Action:
         status["creationTime"] = timestamp(cut)
     if ours.restore_size in (None, 0, "0") and theirs.restore_size:
         status["restoreSize"] = format_bytes(theirs.restore_size)
+    if (owner := group_of(snapshot)) is not None and ours.volume_group_snapshot_name != owner.name:
+        status["volumeGroupSnapshotName"] = owner.name
     if ours.ready_to_use != theirs.ready_to_use or not ours.bound_volume_snapshot_content_name:
         status["readyToUse"] = theirs.ready_to_use
     error = theirs.error if theirs.error is not None and not theirs.ready_to_use else None
@@ -331,7 +339,7 @@ def _status_patch(snapshot: VolumeSnapshot, status: dict[str, Any], *events: Eve
 
 
 def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
-    if not (snapshot.has_finalizer(names.SNAPSHOT_AS_SOURCE) or snapshot.has_finalizer(names.SNAPSHOT_BOUND)):
+    if not any(snapshot.has_finalizer(name) for name in _HOLDING):
         return Settled()  # Nothing here holds it.
     content = _bound_to(snapshot, state)
     if content is None:
@@ -341,7 +349,7 @@ def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
     if (step := swept(snapshot, state.cluster)) is not None:
         return step
     if content.annotation(names.SNAPSHOT_BEING_DELETED) is None:
-        if (reader := _restoring(snapshot, state)) is not None:
+        if (reader := restored_by(snapshot, state)) is not None:
             event = warning(
                 VOLUME_SNAPSHOTS, snapshot, "SnapshotDeletePending", "Snapshot is being used to restore a PVC"
             )
@@ -360,6 +368,31 @@ def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
     return Wait(reason=f"content {content.name} is being deleted")
 
 
+def _in_group(snapshot: VolumeSnapshot, state: SnapshotState, reads: LiveReads) -> Action | None:
+    """Return what keeps a member from being deleted: its group exists; else None."""
+    owner = group_of(snapshot)
+    if owner is None:
+        return None
+    key = f"{snapshot.namespace}/{owner.name}"
+    group: KubeObject | None = state.groups.get(key)
+    if group is None or group.uid != owner.uid:
+        if not reads.serves(GROUPS):
+            return Wait(reason=UNSERVED, seconds=UNSERVED_SECONDS)
+        if not reads.has(GROUPS, key):
+            return Read(GROUPS, key, why="is its group gone?")
+        group = reads.get(GROUPS, key)
+        if group is None or group.uid != owner.uid:
+            return None
+    text = (
+        f"deletion of the individual volume snapshot {snapshot.key} is not allowed as it belongs to group snapshot "
+        f"{key}. Deleting the group snapshot will trigger the deletion of all the individual volume snapshots that are "
+        "part of the group."
+    )
+    # A group that is being deleted takes its members with it: nobody has to be told.
+    events = () if group.terminating else (warning(VOLUME_SNAPSHOTS, snapshot, "SnapshotDeletePending", text),)
+    return Wait(reason=text, events=events)
+
+
 def _bound_to(snapshot: VolumeSnapshot, state: SnapshotState) -> VolumeSnapshotContent | None:
     """Return the content that is bound to the VolumeSnapshot.
 
@@ -372,7 +405,7 @@ def _bound_to(snapshot: VolumeSnapshot, state: SnapshotState) -> VolumeSnapshotC
     return None
 
 
-def _restoring(snapshot: VolumeSnapshot, state: SnapshotState) -> str | None:
+def restored_by(snapshot: VolumeSnapshot, state: SnapshotState) -> str | None:
     """Return what is being made of it, in words; None if nothing is."""
     claim = next(unbound_of(VOLUME_SNAPSHOTS, snapshot.key, state.cluster), None)
     if claim is not None:
@@ -382,7 +415,7 @@ def _restoring(snapshot: VolumeSnapshot, state: SnapshotState) -> str | None:
 
 
 def _release(snapshot: VolumeSnapshot, *, why: str) -> Patch:
-    kept = snapshot.finalizers_without(names.SNAPSHOT_AS_SOURCE, names.SNAPSHOT_BOUND)
+    kept = snapshot.finalizers_without(*_HOLDING)
     return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body={"metadata": {"finalizers": kept}}, why=why)
 
 

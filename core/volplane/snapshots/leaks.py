@@ -9,6 +9,7 @@ from typing import Final
 from volplane.assets import Snapshot
 from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotContent
+from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX
 
 LED_TO_BY: Final = (VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS)
 """The kinds whose objects lead to snapshots, in the order in which they are read."""
@@ -58,5 +59,7 @@ class ListedSnapshots:
             owner = each.owner
             if owner is None or owner.cluster_id != self.cluster_id or owner.snapshot_uid in self._wanted:
                 continue
+            if owner.content_name.startswith(GROUP_CONTENT_PREFIX):
+                continue  # The content of a group leads to it, in a kind that the cluster may not show.
             if self._contents.isdisjoint((owner.content_name, each.handle)):
                 yield each, f"no VolumeSnapshotContent leads to it, {owner.content_name} does not exist"

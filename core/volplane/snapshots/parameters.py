@@ -13,16 +13,17 @@ from volplane.kube.objects import VolumeSnapshotClass
 
 def class_flaw(of_class: VolumeSnapshotClass, driver: DriverView) -> str:
     """Explain why the driver cannot make snapshots of this class; "": it can."""
+    kind = type(of_class).__name__
     if of_class.driver != driver.name:
         return (
-            f'VolumeSnapshotClass "{of_class.name}" is of driver "{of_class.driver}", '
+            f'{kind} "{of_class.name}" is of driver "{of_class.driver}", '
             f'the volume is of driver "{driver.name}"; name a class of that driver'
         )
     if of_class.deletion_policy not in ("Delete", "Retain"):
         policy = of_class.deletion_policy
-        return f'VolumeSnapshotClass "{of_class.name}": deletionPolicy is "{policy}"; use "Delete" or "Retain"'
+        return f'{kind} "{of_class.name}": deletionPolicy is "{policy}"; use "Delete" or "Retain"'
     try:
         driver.typed_parameters(of_class.parameters or {}, of_snapshot=True)
     except InvalidArgument as error:
-        return f'VolumeSnapshotClass "{of_class.name}": {error}'
+        return f'{kind} "{of_class.name}": {error}'
     return ""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from volplane.assets import Snapshot, SnapshotOwnership
+from volplane.assets import GroupSnapshot, Snapshot, SnapshotOwnership
 from volplane.kube import names
 from volplane.kube.cache import Cache, IndexFunction
 from volplane.kube.kinds import LEASES, VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
@@ -24,6 +24,15 @@ from volplane.kube.objects import (
     VolumeSnapshot,
     VolumeSnapshotClass,
     VolumeSnapshotContent,
+)
+from volplane.snapshots.groups_objects import (
+    GROUP_CLASSES,
+    GROUP_CONTENTS,
+    GROUPS,
+    VolumeGroupSnapshot,
+    VolumeGroupSnapshotClass,
+    VolumeGroupSnapshotContent,
+    group_of,
 )
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import handle_in, handle_of, volume_source
@@ -75,6 +84,14 @@ class Cut(msgspec.Struct, frozen=True):
     """Loop time of the next look, while it is not ready."""
 
 
+class GroupCut(msgspec.Struct, frozen=True):
+    """The snapshots of a group exist; as `Cut`."""
+
+    group: GroupSnapshot
+    created: int
+    due: float
+
+
 class Lost(msgspec.Struct, frozen=True):
     """It is proven that there is no snapshot, and none will be cut."""
 
@@ -88,19 +105,19 @@ class Removed(msgspec.Struct, frozen=True):
 
 
 class ContentProgress(msgspec.Struct):
-    step: Cutting | Cut | Lost | Removing | Removed | None = None
+    step: Cutting | Cut | GroupCut | Lost | Removing | Removed | None = None
     failure: str = ""
     """The last failure, which the status may not show yet; "" = none."""
     attempted: float | None = None
     """Loop time of the end of the last call that may have cut, or of the first look since."""
 
-    def reached(self, step: Cutting | Cut | Lost | Removing | Removed) -> None:
+    def reached(self, step: Cutting | Cut | GroupCut | Lost | Removing | Removed) -> None:
         self.step, self.failure = step, ""
 
     def failed(self, failure: str) -> None:
         """Note that a call failed. What an earlier one showed is on the object, or is looked up again."""
         self.failure = failure
-        if isinstance(self.step, Cut):
+        if isinstance(self.step, Cut | GroupCut):
             self.step = None
 
     def error_seen(self, message: str) -> None:
@@ -118,9 +135,10 @@ class ContentProgress(msgspec.Struct):
 SNAPSHOT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshot]]] = {
     "claim": lambda snapshot: (
         [f"{snapshot.namespace}/{claim}"] if (claim := snapshot.spec.source.persistent_volume_claim_name) else []
-    )
+    ),
+    "group": lambda snapshot: [owner.uid] if (owner := group_of(snapshot)) is not None else [],
 }
-"""claim: by the claim of which it is a snapshot."""
+"""claim: by the claim of which it is a snapshot. group: by the uid of the group of which it is a member."""
 CONTENT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshotContent]]] = {
     "handle": lambda content: sorted({content.status.snapshot_handle, content.spec.source.snapshot_handle} - {""})
 }
@@ -146,6 +164,11 @@ class SnapshotState:
     """Those of stock snapshot-controllers."""
     progress: ProgressTable[str, ContentProgress] = field(default_factory=lambda: ProgressTable(ContentProgress))
     """By uid of the content."""
+    groups: Cache[VolumeGroupSnapshot] = field(default_factory=lambda: Cache(GROUPS))
+    group_contents: Cache[VolumeGroupSnapshotContent] = field(default_factory=lambda: Cache(GROUP_CONTENTS))
+    group_classes: Cache[VolumeGroupSnapshotClass] = field(default_factory=lambda: Cache(GROUP_CLASSES))
+    grouped: ProgressTable[str, ContentProgress] = field(default_factory=lambda: ProgressTable(ContentProgress))
+    """By uid of the content of a group."""
     sought: ProgressTable[str, ContentProgress] = field(default_factory=lambda: ProgressTable(ContentProgress))
     """By uid of the VolumeSnapshot: what was found of one whose content is gone."""
     _renewed: dict[str, float] = field(default_factory=dict)
@@ -246,7 +269,8 @@ def claim_key_of(snapshot: VolumeSnapshot) -> str:
 def content_name_of(snapshot: VolumeSnapshot) -> str:
     """Return the name of the content that a VolumeSnapshot has or will have."""
     source = snapshot.spec.source
-    return source.volume_snapshot_content_name or f"{CONTENT_PREFIX}{snapshot.uid}"
+    suffix = snapshot.uid if group_of(snapshot) is None else snapshot.name.removeprefix(SNAPSHOT_PREFIX)
+    return source.volume_snapshot_content_name or f"{CONTENT_PREFIX}{suffix}"
 
 
 def names_snapshot(content: VolumeSnapshotContent, snapshot: VolumeSnapshot) -> bool:

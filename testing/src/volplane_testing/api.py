@@ -11,6 +11,7 @@ from volplane.kube import kinds
 from volplane.kube.answers import error_from
 from volplane.kube.events import EVENTS
 from volplane.kube.kinds import Kind
+from volplane.snapshots import groups_objects
 from volplane_embedded.apiserver.server import ApiServer
 
 __all__ = ["Api", "Json"]
@@ -19,7 +20,9 @@ Json = dict[str, Any]
 """A Kubernetes object as in its JSON: `object["metadata"]["name"]`."""
 
 _KINDS: Final[Mapping[str, Kind[Any]]] = {
-    kind.plural: kind for kind in (*vars(kinds).values(), EVENTS) if isinstance(kind, Kind)
+    kind.plural: kind
+    for kind in (*vars(kinds).values(), *vars(groups_objects).values(), EVENTS)
+    if isinstance(kind, Kind)
 }
 
 

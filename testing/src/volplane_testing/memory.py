@@ -22,6 +22,7 @@ from volplane import (
     BackendSpec,
     Capacity,
     CapacityRequest,
+    DeleteGroupSnapshotRequest,
     DeleteRequest,
     DeleteSnapshotRequest,
     DescribeRequest,
@@ -30,8 +31,11 @@ from volplane import (
     DriverInfo,
     Erased,
     ExpandRequest,
+    FindGroupSnapshotRequest,
     FindRequest,
     FindSnapshotRequest,
+    GroupSnapshot,
+    GroupSnapshotRequest,
     InProgress,
     InspectRequest,
     InvalidArgument,
@@ -50,6 +54,7 @@ from volplane import (
     RecycleRequest,
     ResourceExhausted,
     Snapshot,
+    SnapshotOwnership,
     SnapshotPage,
     SnapshotRequest,
     StartRequest,
@@ -363,20 +368,25 @@ class MemoryBackend(BackendSpec):
                     raise AlreadyExists(f"snapshot {made.name} is of {made.source}, not of {request.volume.handle}")
                 if made.name == request.name:
                     return self._cut(handle, made)
-            asset = self._there(request.volume)
-            storage.made += 1
-            handle = f"{storage.prefix}-snapshot-{storage.made}"
-            storage.snapshots[handle] = MemorySnapshot(
-                name=request.name,
-                source=asset.handle,
-                owner=request.owner,
-                size_bytes=asset.capacity_bytes,
-                created_at=storage.now(),
-                ready_at=storage.clock() + storage.delay if storage.delay else 0.0,
-                contents=list(asset.contents),
-                segment=asset.segment,
-            )
+            handle = self._keep(self._there(request.volume), request.name, request.owner, storage.now())
             return self._cut(handle, storage.snapshots[handle])
+
+    def _keep(self, asset: MemoryAsset, name: str, owner: SnapshotOwnership, moment: float, *, group: str = "") -> str:
+        storage = self.storage
+        storage.made += 1
+        handle = f"{storage.prefix}-snapshot-{storage.made}"
+        storage.snapshots[handle] = MemorySnapshot(
+            name=name,
+            source=asset.handle,
+            owner=owner,
+            size_bytes=asset.capacity_bytes,
+            created_at=moment,
+            ready_at=storage.clock() + storage.delay if storage.delay else 0.0,
+            contents=list(asset.contents),
+            segment=asset.segment,
+            group=group,
+        )
+        return handle
 
     @hookimpl
     def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | Absent:
@@ -401,6 +411,49 @@ class MemoryBackend(BackendSpec):
                 raise AlreadyExists(f"snapshot {request.handle} was made for {made.owner}: it is not touched")
             del self.storage.snapshots[request.handle]
         return Done()
+
+    @hookimpl
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        """Make snapshots of the present contents of all assets."""
+        storage, wanted = self.storage, {each.handle for each in request.volumes}
+        with storage.lock:
+            made = self._group(request.name, request.owner)
+            if made is not None and {each.source for each in made.snapshots} != wanted:
+                raise AlreadyExists(f"group {request.name} is not of {', '.join(sorted(wanted))}")
+            if made is not None:
+                return made
+            assets = [self._there(each) for each in request.volumes]
+            moment = storage.now()
+            for asset in assets:
+                self._keep(asset, request.name, request.owner, moment, group=request.name)
+            return self._group(request.name, request.owner) or GroupSnapshot(handle=request.name, snapshots=())
+
+    @hookimpl
+    def find_group_snapshot(self, request: FindGroupSnapshotRequest) -> GroupSnapshot | Absent:
+        """By handle, else by name for the owner it was made for."""
+        with self.storage.lock:
+            return self._group(request.handle or request.name, request.owner) or Absent()
+
+    @hookimpl
+    def delete_group_snapshot(self, request: DeleteGroupSnapshotRequest) -> Done:
+        """Idempotent; refuses a group with the marks of another owner."""
+        with self.storage.lock:
+            members = {h: made for h, made in self.storage.snapshots.items() if made.group == request.handle}
+            for made in members.values():
+                foreign = made.owner is not None and made.owner.cluster_id != request.context.cluster_id
+                if made.owner != request.owner if request.owner is not None else foreign:
+                    raise AlreadyExists(f"group {request.handle} was made for {made.owner}: it is not touched")
+            for handle in members:
+                del self.storage.snapshots[handle]
+        return Done()
+
+    def _group(self, handle: str, owner: SnapshotOwnership | None) -> GroupSnapshot | None:
+        members = [
+            self._cut(each, made)
+            for each, made in self.storage.snapshots.items()
+            if made.group == handle and owner in (None, made.owner)
+        ]
+        return GroupSnapshot(handle=handle, snapshots=tuple(members)) if members else None
 
     @hookimpl
     def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:

@@ -46,6 +46,8 @@ class MemorySnapshot:
     ready_at: float = 0.0
     contents: list[str] = field(default_factory=list)
     segment: Segment | None = None
+    group: str = ""
+    """Handle of the group with which it was cut; "" = alone."""
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ def extension_refusal(kit: Any, factory: Any) -> str:
 
 
 def test_every_hook_of_the_contract_is_known() -> None:
-    assert len(HOOKS) == 22
+    assert len(HOOKS) == 25
     assert {"describe", "provision", "delete", "find", "owns", "recycle", "attach", "probe"} <= HOOKS
 
 

@@ -24,6 +24,7 @@ from volplane import (
     Done,
     DriverInfo,
     Erased,
+    GroupSnapshot,
     NodeIdentity,
     Ownership,
     Snapshot,
@@ -49,6 +50,7 @@ GIB = 1 << 30
 SOURCE = VolumeSource(kind="hostPath", fields={"path": "/x"})
 OWNER = Ownership(cluster_id="c", claim_uid="1", volume_name="pvc-1")
 SNAPSHOT_OWNER = SnapshotOwnership(cluster_id="c", snapshot_uid="2", content_name="snapcontent-2")
+VOLUME = VolumeIdentity(name="pvc-1", uid="u", handle="pvc-1", source=SOURCE, capacity_bytes=GIB, owner=OWNER)
 FIELDS: dict[str, Any] = {
     "context": Context(driver="d.example.com", cluster_id="c"),
     "name": "pvc-1",
@@ -60,14 +62,18 @@ FIELDS: dict[str, Any] = {
     "source": SOURCE,
     "node": NodeIdentity(name="node-a"),
     "snapshot": SnapshotIdentity(namespace="team-a", name="before", content="snapcontent-2"),
+    "group": SnapshotIdentity(namespace="team-a", name="before", content="groupsnapcontent-2"),
+    "volumes": (VOLUME,),
     "parameters": {},
-    "volume": VolumeIdentity(name="pvc-1", uid="u", handle="pvc-1", source=SOURCE, capacity_bytes=GIB, owner=OWNER),
+    "volume": VOLUME,
 }
+CUT = Snapshot(handle="s", size_bytes=1, ready=True, source="pvc-1")
 RESULTS: Mapping[str, Any] = {
     "describe": DriverInfo(version="1"),
     "provision": Asset(handle="pvc-1", source=SOURCE, capacity_bytes=GIB),
     "delete": Done(),
     "find": Absent(),
+    "inspect": Absent(),
     "owns": True,
     "recycle": Erased(),
     "attach": Attachment(metadata={"devicePath": "/dev/x"}),
@@ -83,17 +89,20 @@ RESULTS: Mapping[str, Any] = {
     "delete_snapshot": Done(),
     "find_snapshot": Absent(),
     "list_snapshots": SnapshotPage(snapshots=()),
+    "create_group_snapshot": GroupSnapshot(handle="g", snapshots=(CUT,)),
+    "delete_group_snapshot": Done(),
+    "find_group_snapshot": Absent(),
     "start": Done(),
     "stop": Done(),
     "probe": Done(),
 }
-CHANGING = frozenset(LOGGED) - {"find", "find_snapshot"}
+CHANGING = frozenset(LOGGED) - {"find", "find_snapshot", "find_group_snapshot"}
 every_hook = pytest.mark.parametrize("hook", sorted(HOOKS))
 
 
 def request_of(hook: str) -> Any:
     """A request with every field that it must have."""
-    given = FIELDS | ({"owner": SNAPSHOT_OWNER} if hook == "create_snapshot" else {})
+    given = FIELDS | ({"owner": SNAPSHOT_OWNER} if "snapshot" in hook else {})
     kind = get_type_hints(getattr(BackendSpec, hook))["request"]
     required = [
         field.name

@@ -1,0 +1,97 @@
+"""The event handlers of groups of snapshots: which keys a change of a cache queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from volplane.controller.actions import Queue
+from volplane.kube.objects import Claim, Lease, VolumeSnapshot, VolumeSnapshotContent
+from volplane.snapshots.groups_objects import (
+    VolumeGroupSnapshot,
+    VolumeGroupSnapshotClass,
+    VolumeGroupSnapshotContent,
+    group_content_name_of,
+    group_of,
+)
+from volplane.snapshots.state import SnapshotState
+
+
+@dataclass(slots=True)
+class GroupHandlers:
+    state: SnapshotState
+    groups: Queue
+    contents: Queue
+    snapshots: Queue
+    _follows: bool = field(default=False, init=False)
+
+    def subscribe(self) -> None:
+        self.state.groups.subscribe(self.group_changed)
+        self.state.group_contents.subscribe(self.content_changed)
+        self.state.group_classes.subscribe(self.class_changed)
+        self.state.leases.subscribe(self.lease_changed)
+
+    def _follow_members(self) -> None:
+        """Follow members and claims from the first group on, as `SnapshotHandlers` does."""
+        if not self._follows:
+            self._follows = True
+            self.state.snapshots.subscribe(self.member_changed)
+            self.state.contents.subscribe(self.member_content_changed)
+            self.state.cluster.claims.subscribe(self.claim_changed)
+
+    def group_changed(self, old: VolumeGroupSnapshot | None, new: VolumeGroupSnapshot | None) -> None:
+        self._follow_members()
+        known = new or old or VolumeGroupSnapshot()
+        self.groups.enqueue(known.key)
+        if old is None or new is None or old.terminating != new.terminating:
+            self.contents.enqueue(group_content_name_of(known))
+            for member in self.state.snapshots.by_index("group", known.uid):
+                self.snapshots.enqueue(member.key)
+
+    def content_changed(self, old: VolumeGroupSnapshotContent | None, new: VolumeGroupSnapshotContent | None) -> None:
+        known = new or old or VolumeGroupSnapshotContent()
+        if new is None:
+            self.state.grouped.forget(known.uid)
+        elif new.status.error is not None:
+            self.state.grouped.get(new.uid).error_seen(new.status.error.message)
+        self.contents.enqueue(known.key)
+        self.groups.enqueue(known.spec.volume_group_snapshot_ref.key)
+
+    def class_changed(self, _old: VolumeGroupSnapshotClass | None, _new: VolumeGroupSnapshotClass | None) -> None:
+        for key in self.waiting():
+            self.groups.enqueue(key)
+        for content in self.state.group_contents.values():
+            if not content.handle:
+                self.contents.enqueue(content.key)
+
+    def lease_changed(self, _old: Lease | None, _new: Lease | None) -> None:
+        for group in self.state.groups.values():
+            self.groups.enqueue(group.key)
+        for content in self.state.group_contents.values():
+            self.contents.enqueue(content.key)
+
+    def member_changed(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> None:
+        known = new or old or VolumeSnapshot()
+        if (owner := group_of(known)) is not None:
+            self.groups.enqueue(f"{known.namespace}/{owner.name}")
+
+    def member_content_changed(self, old: VolumeSnapshotContent | None, new: VolumeSnapshotContent | None) -> None:
+        reference = (new or old or VolumeSnapshotContent()).spec.volume_snapshot_ref
+        snapshot = self.state.snapshots.get(reference.key)
+        if snapshot is not None:
+            self.member_changed(None, snapshot)
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        """Look at groups that have no content yet; and a claim that restores a member holds its group."""
+        known = new or old or Claim()
+        for group in self.state.groups.values():
+            if group.namespace == known.namespace and (group.terminating or group.status.creation_time is None):
+                self.groups.enqueue(group.key)
+
+    def waiting(self) -> Iterator[str]:
+        """Yield the keys of groups that are not ready."""
+        return (each.key for each in self.state.groups.values() if not each.status.ready_to_use)
+
+    def contents_of_driver(self, name: str) -> Iterator[str]:
+        """Yield the keys of the contents that the driver of this name serves."""
+        return (each.key for each in self.state.group_contents.values() if each.spec.driver == name)

@@ -1,0 +1,241 @@
+"""Groups of snapshots from the wish to the deletion, on the embedded API server in virtual time."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from integration.snapshot_world import World, storage
+from volplane import InProgress, Unsupported
+from volplane.kube import names
+from volplane_testing import Cluster
+from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
+from volplane_testing.memory import MemoryBackend
+
+LABELS = {"app": "db"}
+
+
+class Groups(World):
+    """A cluster with a class of groups, and two bound claims that carry labels."""
+
+    async def begin(self, *, policy: str = "Delete", default: bool = True, **fields: Any) -> None:
+        await self.cluster.create_class("fast")
+        for name in ("data", "log"):
+            claim = await self.cluster.create_claim(name, storage_class="fast")
+            self.api.patch("persistentvolumeclaims", name, {"metadata": {"labels": LABELS}})
+            await self.cluster.wait_bound(claim)
+        marks = {names.DEFAULT_GROUP_CLASS: "true"} if default else {}
+        body = {"metadata": {"name": "together", "annotations": marks}, "driver": self.cluster.driver}
+        self.api.create("volumegroupsnapshotclasses", {**body, "deletionPolicy": policy, **fields})
+
+    def cut(self, name: str = "g", **spec: Any) -> Any:
+        body = {"source": {"selector": {"matchLabels": LABELS}}, **spec}
+        return self.api.create("volumegroupsnapshots", {"metadata": {"name": name}, "spec": body})
+
+    def snapshot(self, name: str = "g") -> Any:
+        return self.api.get("volumegroupsnapshots", name)
+
+    def members(self) -> list[Any]:
+        return list(self.api.all("volumesnapshots"))
+
+    async def ready(self, seconds: float = 600.0) -> Any:
+        status = await self.status("g", seconds, readyToUse=True)
+        shown = lambda: all((each.get("status") or {}).get("readyToUse") for each in self.members())  # noqa: E731
+        await self.wait(shown, what="the members are ready")
+        await self.cluster.settle()
+        return status
+
+
+async def test_a_group_is_cut_at_one_moment_and_each_member_gets_its_objects() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        await cluster.settle()
+        before = len(world.writes())
+        group = world.cut()
+        await world.ready()
+        member = [
+            "create volumesnapshotcontents",
+            "create volumesnapshots",
+            "patch volumesnapshotcontents",
+            "patch volumesnapshotcontents/status",
+        ]
+        of_group = [
+            each
+            for each in world.writes()[before:]
+            if each not in ("patch volumesnapshots", "patch volumesnapshots/status")
+        ]
+        assert of_group == [
+            "patch volumegroupsnapshots",
+            "create volumegroupsnapshotcontents",
+            "patch volumegroupsnapshotcontents/status",
+            *member,
+            *member,
+            "patch volumegroupsnapshots/status",
+        ]
+        reasons = [event["reason"] for event in cluster.api.events(world.snapshot())]
+        assert reasons == ["CreatingGroupSnapshot", "GroupSnapshotCreated", "GroupSnapshotReady"]
+        assert len({each.created_at for each in made.snapshots.values()}) == 1
+        uid = group["metadata"]["uid"]
+        [content] = cluster.api.all("volumegroupsnapshotcontents")
+        assert content["metadata"]["name"] == f"groupsnapcontent-{uid}"
+        for info in content["status"]["volumeSnapshotInfoList"]:
+            digest = hashlib.sha256(f"{uid}{info['volumeHandle']}".encode()).hexdigest()
+            snapshot = cluster.api.get("volumesnapshots", f"snapshot-{digest}") or {}
+            assert snapshot["status"]["boundVolumeSnapshotContentName"] == f"snapcontent-{digest}"
+            assert snapshot["status"]["volumeGroupSnapshotName"] == "g"
+            assert names.SNAPSHOT_IN_GROUP in snapshot["metadata"]["finalizers"]
+            [owner] = snapshot["metadata"]["ownerReferences"]
+            assert (owner["kind"], owner["name"], owner["uid"]) == ("VolumeGroupSnapshot", "g", uid)
+            shown = cluster.api.get("volumesnapshotcontents", f"snapcontent-{digest}") or {}
+            assert shown["status"]["snapshotHandle"] == info["snapshotHandle"]
+            assert shown["spec"]["volumeSnapshotRef"]["uid"] == snapshot["metadata"]["uid"]
+        claims = {each["spec"]["source"]["persistentVolumeClaimName"] for each in world.members()}
+        assert claims == {"data", "log"}
+
+
+async def test_a_group_takes_its_members_and_their_snapshots_with_it() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.ready()
+        cluster.api.delete("volumegroupsnapshots", "g")
+        await world.gone("g")
+        await world.wait(lambda: not world.members(), what="the members are gone")
+        await world.wait(lambda: not cluster.api.all("volumesnapshotcontents"))
+        assert not cluster.api.all("volumegroupsnapshotcontents")
+        assert not made.snapshots
+
+
+async def test_what_a_group_retains_stays_with_its_contents() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin(policy="Retain")
+        world.cut()
+        await world.ready()
+        cluster.api.delete("volumegroupsnapshots", "g")
+        await world.gone("g")
+        await world.wait(lambda: not world.members(), what="the members are gone")
+        assert len(cluster.api.all("volumegroupsnapshotcontents")) == 1
+        assert len(cluster.api.all("volumesnapshotcontents")) == 2
+        assert len(made.snapshots) == 2
+
+
+async def test_a_member_cannot_be_deleted_while_its_group_exists() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.ready()
+        member = world.members()[0]
+        cluster.api.delete("volumesnapshots", member["metadata"]["name"])
+        pending = lambda: [e for e in cluster.api.events(member) if e["reason"] == "SnapshotDeletePending"]  # noqa: E731
+        [event] = await world.wait(pending)
+        assert "belongs to group snapshot default/g" in event["message"]
+        assert len(world.members()) == 2
+        assert len(made.snapshots) == 2
+
+
+async def test_the_whole_selector_counts() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        other = await cluster.create_claim("other", storage_class="fast")
+        labels = {**LABELS, "part": "cache"}
+        cluster.api.patch("persistentvolumeclaims", "other", {"metadata": {"labels": labels}})
+        await cluster.wait_bound(other)
+        need = {"key": "part", "operator": "DoesNotExist"}
+        world.cut(source={"selector": {"matchLabels": LABELS, "matchExpressions": [need]}})
+        await world.ready()
+        assert len(world.members()) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "message"),
+    [
+        (
+            {"source": {"selector": {"matchLabels": {"app": "no"}}}},
+            "SetDefaultGroupSnapshotClassFailed",
+            "not applied to any PVC",
+        ),
+        ({"volumeGroupSnapshotClassName": "none"}, "GetGroupSnapshotClassFailed", '"none" not found'),
+    ],
+)
+async def test_a_group_that_cannot_be_had_says_why(change: dict[str, Any], reason: str, message: str) -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut(**change)
+        status = await world.wait(
+            lambda: (world.snapshot().get("status") or {}).get("error") and world.snapshot()["status"]
+        )
+        assert message in status["error"]["message"]
+        assert reason in [event["reason"] for event in cluster.api.events(world.snapshot())]
+        assert not world.snapshot()["metadata"].get("finalizers")
+
+
+async def test_a_driver_that_cuts_no_groups_refuses_before_anything_is_made() -> None:
+    class Single(MemoryBackend):
+        create_group_snapshot = find_group_snapshot = delete_group_snapshot = None  # type: ignore[assignment]
+
+    async with Cluster([Single(storage=storage())]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        status = await world.wait(
+            lambda: (world.snapshot().get("status") or {}).get("error") and world.snapshot()["status"]
+        )
+        assert "cannot cut several volumes at one moment; make a VolumeSnapshot of each" in status["error"]["message"]
+        assert not cluster.api.all("volumegroupsnapshotcontents")
+
+
+async def test_a_refusal_of_the_backend_is_shown_on_the_group() -> None:
+    refusal = Unsupported("disks a and b are attached to different nodes")
+    backend = FaultyBackend(MemoryBackend(storage=storage()), {"create_group_snapshot": [FailBefore(refusal)]})
+    async with Cluster([backend]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        shown = lambda: ((world.snapshot().get("status") or {}).get("error") or {}).get("message")  # noqa: E731
+        assert "attached to different nodes" in await world.wait(shown)
+        await world.ready(7200.0)
+        assert "error" not in world.snapshot()["status"]
+
+
+async def test_an_unknown_outcome_ends_with_one_cut() -> None:
+    made = storage()
+    backend = FaultyBackend(MemoryBackend(storage=made), {"create_group_snapshot": [FailAfter(OSError("lost"))]})
+    async with Cluster([backend]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.ready()
+        assert len(made.snapshots) == 2
+
+
+async def test_the_state_of_a_long_cut_survives_the_process() -> None:
+    made = storage()
+    states = [Answer(InProgress(retry_after=5.0, state={"job": "7"}))]
+    backend = FaultyBackend(MemoryBackend(storage=made), {"create_group_snapshot": states})
+    async with Cluster([backend]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.wait(
+            lambda: [
+                each
+                for each in cluster.api.all("volumegroupsnapshotcontents")
+                if '"7"' in each["metadata"]["annotations"][names.INTENT]
+            ]
+        )
+        await cluster.restart()
+        await world.ready()
+        assert len(made.snapshots) == 2
