@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import pytest
 
-from integration.snapshot_world import World, storage
+from integration.snapshot_world import World, crash_at, storage
 from volplane import InProgress, Unsupported
 from volplane.kube import names
+from volplane.snapshots.groups_objects import GROUP_API
+from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_testing import Cluster
 from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
 
 LABELS = {"app": "db"}
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Groups(World):
@@ -239,3 +243,52 @@ async def test_the_state_of_a_long_cut_survives_the_process() -> None:
         await cluster.restart()
         await world.ready()
         assert len(made.snapshots) == 2
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("number", range(2, 17, 3))
+async def test_a_crash_at_any_write_cuts_once_and_all_members_are_made(number: int, lost: bool) -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        await cluster.settle()
+        await crash_at(world, number, world.cut, lost=lost)
+        await world.ready()
+        assert len(made.snapshots) == len(world.members()) == 2
+        assert len(cluster.api.all("volumesnapshotcontents")) == 2
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("number", range(0, 17, 4))
+async def test_a_crash_at_any_write_of_a_deletion_leaves_nothing(number: int, lost: bool) -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.ready()
+        await crash_at(world, number, lambda: cluster.api.delete("volumegroupsnapshots", "g"), lost=lost)
+        await world.gone("g")
+        await world.wait(lambda: not cluster.api.all("volumesnapshotcontents") and not world.members())
+        assert not made.snapshots
+
+
+async def test_where_the_kinds_of_groups_appear_later_snapshots_never_waited() -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        kinds = definitions(GROUP_API)
+        for kind in kinds:
+            cluster.server.handle("DELETE", f"{DEFINITIONS}/{kind['metadata']['name']}", {}, {}, b"")
+        await cluster.restart()
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        for kind in kinds:
+            cluster.server.handle("POST", DEFINITIONS, {}, {}, json.dumps(kind).encode())
+        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"labels": LABELS}})
+        body = {"metadata": {"name": "together"}, "driver": cluster.driver, "deletionPolicy": "Delete"}
+        cluster.api.create("volumegroupsnapshotclasses", body)
+        groups = Groups(cluster)
+        groups.cut(volumeGroupSnapshotClassName="together")
+        await groups.status("g", readyToUse=True, seconds=90.0)
