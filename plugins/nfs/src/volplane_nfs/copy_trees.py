@@ -22,7 +22,6 @@ from volplane_nfs.nfs4.attributes import (
     FILEID,
     FSID,
     LINK,
-    MODE,
     NUMLINKS,
     REGULAR,
     SIZE,
