@@ -81,7 +81,6 @@ RESULTS: Mapping[str, Any] = {
     "expand": Asset(handle="pvc-1", source=SOURCE, capacity_bytes=2 * GIB),
     "modify": Done(),
     "list_assets": AssetPage(assets=()),
-    "inspect": Absent(),
     "adopt": Done(),
     "get_capacity": Capacity(available_bytes=7),
     "validate": Done(),

@@ -299,8 +299,10 @@ class MarksCutsLast(_Cuts):
         there = self.named(request.name)
         assert there is not None
         there[1].owner = None
-        there[1].owner = request.owner
-        return self._cut(*there)
+        marks = request.owner
+        handle, cut = there
+        cut.owner = marks
+        return self._cut(handle, cut)
 
 
 class UnmarksCutsFirst(_Cuts):

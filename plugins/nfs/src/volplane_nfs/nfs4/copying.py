@@ -542,8 +542,9 @@ def _read_answer(job: Job, reply: Reply) -> _Read:
 
 
 def copied_mode(attributes: Attributes, *, owners: bool) -> int:
-    """Return the mode of a file's copy. owners: it has the owner of its source; else it is the driver's own, and runs as
-    nobody but its caller.
+    """Return the mode of a file's copy.
+
+    owners: it has the owner of its source; else it is the driver's own, and runs as nobody but its caller.
     """
     mode: int = attributes[MODE]
     return mode if owners else mode & ~_SET_ID
