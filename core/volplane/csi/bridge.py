@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -17,9 +18,13 @@ from volplane.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnk
 from volplane.requests import Context, FindSnapshotRequest, HookRequest, InspectRequest, ListRequest, VolumeIdentity
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 METADATA: Final = "csi.storage.k8s.io/"
 """Begins the parameters that sidecars add about Kubernetes' objects."""
+_REMEMBERED: Final = 10_000
+_ASKED_AGAIN: Final = 600.0
+"""Seconds within which a caller asks again whether something is gone."""
 
 
 @dataclass(eq=False)
@@ -41,6 +46,8 @@ class Bridge:
         loop = asyncio.get_running_loop()
         self.flights = Flights(self.view.name)
         self.started = loop.time() if self.began is None else self.began
+        self._missing: OrderedDict[str, float] = OrderedDict()
+        """Id -> loop time since which nothing is seen of it."""
         self._slots = asyncio.Semaphore(self.calls.limits(self.view.name).concurrency)
 
     @property
@@ -107,6 +114,27 @@ class Bridge:
                     break
         # An id that only resembles that of an asset is not the one that was given out.
         return found if found is not None and found.handle == handle else None
+
+    async def settled(self, look: Callable[[str], Awaitable[T | None]], handle: str) -> T | None:
+        """Return what `look` finds; None: it is gone, and not only to be seen later, such as what was made just now.
+
+        It takes that time, also if the callers change; another process may have made it.
+        """
+        loop, seconds = asyncio.get_running_loop(), self.view.info.settle_seconds
+        found = await look(handle)
+        if found is None and seconds:
+            since = self._missing.get(handle, loop.time())
+            if loop.time() > since + seconds + _ASKED_AGAIN:
+                since = loop.time()
+            self._missing[handle] = since
+            while len(self._missing) > _REMEMBERED:
+                self._missing.popitem(last=False)
+            if (left := since + seconds - loop.time()) > 0:
+                await asyncio.sleep(left)
+                found = await look(handle)
+        if found is not None:
+            self._missing.pop(handle, None)
+        return found
 
     async def snapshot(self, handle: str) -> Snapshot | None:
         """Return the snapshot with this id, whoever made it; None: there is none."""

@@ -95,7 +95,7 @@ class Volumes:
 
         async def detach(flight: Flight) -> Any:
             bridge = self._bridge
-            seen = await bridge.look(id_)
+            seen = await bridge.settled(bridge.look, id_)
             if seen is not None and seen.owner is not None:
                 if not bridge.is_ours(seen):
                     raise AlreadyExists(f"volume_id {id_!r} belongs to cluster {seen.owner.cluster_id!r}")

@@ -108,7 +108,7 @@ class Snapshots:
 
     async def _delete(self, flight: Flight, id_: str) -> Any:
         bridge = self._bridge
-        found = await self._bridge.snapshot(id_)
+        found = await bridge.settled(bridge.snapshot, id_)
         if found is not None:
             if not self._is_ours(found):
                 whose = f"of cluster {found.owner.cluster_id!r}" if found.owner is not None else "without our marks"

@@ -271,7 +271,7 @@ class Volumes:
 
     async def _delete(self, flight: Flight, id_: str) -> Any:
         bridge = self._bridge
-        seen = await bridge.look(id_)
+        seen = await bridge.settled(bridge.look, id_)
         if seen is not None:
             self._refuse_others(seen)
             name = seen.owner.volume_name if seen.owner is not None else ""

@@ -316,6 +316,59 @@ async def test_an_id_that_resembles_that_of_a_volume_deletes_nothing() -> None:
         assert await csi.ids() == [volume.volume_id]
 
 
+@pytest.mark.parametrize("impatient", [0, 4])
+async def test_what_is_not_to_be_seen_yet_is_not_called_gone(impatient: int) -> None:
+    class Late(MemoryBackend):
+        """What it has made may be seen a while after that."""
+
+        hidden: ClassVar[bool] = False
+
+        @hookimpl
+        def describe(self, request: Any) -> Any:
+            return dataclasses.replace(super().describe(request), settle_seconds=60.0)
+
+        @hookimpl
+        def inspect(self, request: Any) -> Any:
+            return Absent() if Late.hidden else super().inspect(request)
+
+        @hookimpl
+        def find_snapshot(self, request: Any) -> Any:
+            return Absent() if Late.hidden and request.handle else super().find_snapshot(request)
+
+    async with bridged(subject(Late)) as csi:
+        volume = (await csi.create("pvc-1")).volume_id
+        snapshot = (await csi.call("CreateSnapshot", name="snapshot-1", source_volume_id=volume)).snapshot
+        await csi.call("ControllerPublishVolume", volume_id=volume, node_id="node-1", volume_capability=WRITER)
+        for method, ids in (
+            ("DeleteSnapshot", {"snapshot_id": snapshot.snapshot_id}),
+            ("ControllerUnpublishVolume", {"volume_id": volume, "node_id": "node-1"}),
+            ("DeleteVolume", {"volume_id": volume}),
+        ):
+            Late.hidden = True
+            asyncio.get_running_loop().call_later(59.0, setattr, Late, "hidden", False)
+            for _ in range(impatient):
+                await csi.refused("ABORTED", method, seconds=10.0, **ids)
+            await csi.call(method, **ids)
+        assert not storage_of(csi).assets
+        assert not storage_of(csi).snapshots
+
+
+async def test_what_stays_missing_is_gone() -> None:
+    """Also to callers that do not wait so long, and ask after the answer was lost."""
+
+    class Slow(MemoryBackend):
+        @hookimpl
+        def describe(self, request: Any) -> Any:
+            return dataclasses.replace(super().describe(request), settle_seconds=60.0)
+
+    async with bridged(subject(Slow)) as csi:
+        began = asyncio.get_running_loop().time()
+        await csi.refused("ABORTED", "DeleteVolume", seconds=10.0, volume_id="memory-1")
+        await asyncio.sleep(300.0)
+        await csi.call("DeleteVolume", seconds=10.0, volume_id="memory-1")
+        assert asyncio.get_running_loop().time() - began < 320.0
+
+
 async def test_a_backend_without_inspect_is_looked_through() -> None:
     class Plain(MemoryBackend):
         inspect = None  # type: ignore[assignment]
