@@ -12,16 +12,17 @@ import pytest
 from clocks import SteppedClock
 from unit.testing.planted import BUGS, INSPECT_BUGS, SECRET, SLOW_BUGS
 from unit.testing.planted_crashes import Disk
+from unit.testing.planted_groups import GROUP_BUGS
 from unit.testing.planted_snapshots import SNAPSHOT_BUGS
 from volplane import (
     Asset,
     VolumeSource,
 )
 from volplane_testing.conformance import RULES, Report, Rule, RuleStatus, Subject, run_rules
-from volplane_testing.conformance.rules import inspecting, snapshots
+from volplane_testing.conformance.rules import groups, inspecting, snapshots
 from volplane_testing.memory import DRIVER, ZONE, MemoryBackend
 
-OF_ASSETS = [rule for rule in RULES if rule not in snapshots.RULES]
+OF_ASSETS = [rule for rule in RULES if rule not in (*snapshots.RULES, *groups.RULES)]
 
 
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:
@@ -114,10 +115,17 @@ def test_a_bug_of_inspect_breaks_the_rule_that_it_should_and_no_other(bug: type[
 
 @pytest.mark.parametrize("bug", SNAPSHOT_BUGS, ids=lambda bug: bug.__name__)
 def test_a_bug_about_snapshots_breaks_the_rule_that_it_should_and_no_other(bug: type[MemoryBackend]) -> None:
-    points, places = 48 if "crash" in SNAPSHOT_BUGS[bug] else 4, {"zones": ("a", "b"), "clones": "anywhere"}
+    points, places = 64 if "crash" in SNAPSHOT_BUGS[bug] else 4, {"zones": ("a", "b"), "clones": "anywhere"}
     judged = report(bug, points, snapshots.RULES, **places)
     assert judged.violated == (SNAPSHOT_BUGS[bug],), str(judged)
     assert not judged.named(RuleStatus.BROKEN)
+
+
+@pytest.mark.parametrize("bug", GROUP_BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_about_groups_breaks_the_rule_that_it_should_and_no_other(bug: type[MemoryBackend]) -> None:
+    judged = report(bug, rules=groups.RULES)
+    assert judged.violated == (GROUP_BUGS[bug],), str(judged)
+    assert set(GROUP_BUGS.values()) == {rule.name for rule in groups.RULES}
 
 
 def test_every_rule_about_snapshots_is_broken_by_a_bug() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from volplane.assets import (
     AccessMode,
     Asset,
+    GroupSnapshot,
     InProgress,
     ListedAsset,
     Ownership,
@@ -24,12 +25,15 @@ from volplane.errors import BackendError, PluginError
 from volplane.requests import (
     AttachRequest,
     ClaimIdentity,
+    DeleteGroupSnapshotRequest,
     DeleteRequest,
     DeleteSnapshotRequest,
     DetachRequest,
     ExpandRequest,
+    FindGroupSnapshotRequest,
     FindRequest,
     FindSnapshotRequest,
+    GroupSnapshotRequest,
     NodeIdentity,
     ProvisionRequest,
     SnapshotIdentity,
@@ -94,6 +98,7 @@ class _Left:
     attached: list[AttachRequest] = field(default_factory=list)
     asked: dict[tuple[str, SnapshotOwnership], SnapshotRequest] = field(default_factory=dict)
     snapshots: dict[str, Cut] = field(default_factory=dict)
+    groups: list[GroupSnapshotRequest] = field(default_factory=list)
 
 
 class Bench:
@@ -248,6 +253,11 @@ class Bench:
         self._left.asked[request.name, request.owner] = request
         return request
 
+    def will_group(self, request: GroupSnapshotRequest) -> GroupSnapshotRequest:
+        """Remember a request for a group that is about to be made, so that its snapshots are deleted in the end."""
+        self._left.groups.append(request)
+        return request
+
     def cut(self, of: Made | SnapshotRequest) -> Cut:
         """Make a snapshot, and wait until it is ready."""
         request = self.will_snapshot(of if isinstance(of, SnapshotRequest) else self.snapshot_request(of))
@@ -398,6 +408,8 @@ class Bench:
             attempt("", lambda undo=undo: self.instance.detach(undo), quiet=True)  # type: ignore[misc]
         for asked in self._left.asked.values():
             attempt(asked.name, lambda asked=asked: self._recover_snapshot(asked))  # type: ignore[misc]
+        for group in self._left.groups:
+            attempt(group.name, lambda group=group: self._recover_group(group))  # type: ignore[misc]
         for cut in reversed(list(self._left.snapshots.values())):
             attempt(f"snapshot {cut.snapshot.handle}", lambda cut=cut: self.drop(cut))  # type: ignore[misc]
         for demand in self._left.demands.values():
@@ -435,6 +447,18 @@ class Bench:
         found = self.instance.find_snapshot(self.snapshot_question(request))
         if found is not None:
             self._left.snapshots[found.handle] = Cut(request, found)
+
+    def _recover_group(self, request: GroupSnapshotRequest) -> None:
+        """Delete the snapshots of a group, if they are there."""
+        context = self.instance.context()
+        question = FindGroupSnapshotRequest(context=context, name=request.name, owner=request.owner)
+        found = self.instance.found("find_group_snapshot", question)
+        if isinstance(found, GroupSnapshot):
+            members = tuple(each.handle for each in found.snapshots)
+            deletion = DeleteGroupSnapshotRequest(
+                context=context, handle=found.handle, snapshots=members, owner=request.owner
+            )
+            self.instance.finish("delete_group_snapshot", deletion)
 
 
 def _difference(asset: object, expected: Asset) -> str:

@@ -20,6 +20,7 @@ from volplane.requests import (
     DeleteSnapshotRequest,
     DetachRequest,
     ExpandRequest,
+    FindGroupSnapshotRequest,
     FindRequest,
     FindSnapshotRequest,
     ListRequest,
@@ -163,10 +164,11 @@ class Instance:
 
     def find(self, request: FindRequest) -> Asset | None:
         """None is proof: absent, and still so after `settle_seconds`."""
-        found = self._found("find", request)
+        found = self.found("find", request)
         return found if isinstance(found, Asset) else None
 
-    def _found(self, hook: str, request: FindRequest | FindSnapshotRequest) -> Any:
+    def found(self, hook: str, request: FindRequest | FindSnapshotRequest | FindGroupSnapshotRequest) -> Any:
+        """What a hook finds, or the `Absent` that is proof."""
         found = self.patiently(hook, request)
         settle = self.driver.view.info.settle_seconds
         if isinstance(found, Absent) and settle > 0:
@@ -214,7 +216,7 @@ class Instance:
 
     def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | None:
         """None is proof, as from `find`."""
-        found = self._found("find_snapshot", request)
+        found = self.found("find_snapshot", request)
         return found if isinstance(found, Snapshot) else None
 
     def delete_snapshot(self, request: DeleteSnapshotRequest) -> None:

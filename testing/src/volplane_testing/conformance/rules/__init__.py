@@ -15,6 +15,7 @@ from volplane_testing.conformance.rules import (
     crashes,
     deleting,
     expansion,
+    groups,
     inspecting,
     listing,
     naming,
@@ -38,6 +39,7 @@ _PROMISES: Final = (
     *expansion.RULES,
     *attaching.RULES,
     *snapshots.RULES,
+    *groups.RULES,
 )
 
 
