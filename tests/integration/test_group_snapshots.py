@@ -292,3 +292,16 @@ async def test_where_the_kinds_of_groups_appear_later_snapshots_never_waited() -
         groups = Groups(cluster)
         groups.cut(volumeGroupSnapshotClassName="together")
         await groups.status("g", readyToUse=True, seconds=90.0)
+
+
+async def test_a_group_is_explained() -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.ready()
+        told = cluster.controllers.plane.explain("group", "default/g")
+        assert told.found
+        assert "group default/g can be used" in told.situation
+        assert "it is of 2 volumes; 2 of them have a snapshot" in told.situation
+        assert not cluster.controllers.plane.explain("group", "default/none").found

@@ -43,11 +43,12 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "class": ("sc", "class", "classes", "storageclass", "storageclasses"),
     "pod": ("po", "pod", "pods"),
     "snapshot": ("vs", "snapshot", "snapshots", "volumesnapshot", "volumesnapshots"),
+    "group": ("vgs", "group", "groups", "volumegroupsnapshot", "volumegroupsnapshots"),
     "attachment": ("va", "attachment", "attachments", "volumeattachment", "volumeattachments"),
 }
 """Kind to its names on the command line, as kubectl knows them."""
-WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment", "volumesnapshot")
-NAMESPACED: Final = frozenset({"claim", "pod", "snapshot"})
+WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment", "volumegroupsnapshot", "volumesnapshot")
+NAMESPACED: Final = frozenset({"claim", "pod", "snapshot", "group"})
 MOST_ROWS: Final = 50
 PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
 
@@ -55,10 +56,13 @@ PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), (
 def explain(
     kind: Annotated[
         str,
-        typer.Argument(metavar="KIND", help="pvc, pv, class, pod, volumesnapshot or volumeattachment; or KIND/NAME."),
+        typer.Argument(
+            metavar="KIND",
+            help="pvc, pv, class, pod, volumesnapshot, volumegroupsnapshot or volumeattachment; or KIND/NAME.",
+        ),
     ],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which one; of pvc, pod and volumesnapshot also NAMESPACE/NAME.")
+        str, typer.Argument(metavar="NAME", help="Which one; of pvc, pod and snapshots also NAMESPACE/NAME.")
     ] = "",
     *,
     of: Annotated[

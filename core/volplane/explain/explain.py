@@ -19,7 +19,9 @@ from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume, VolumeAttachment
 from volplane.operations.operation import OperationState, Phase
-from volplane.snapshots.situation import situation_of
+from volplane.snapshots.groups_objects import VolumeGroupSnapshot, group_content_name_of
+from volplane.snapshots.groups_operation import GROUP_QUEUE
+from volplane.snapshots.situation import situation_of, situation_of_group
 from volplane.snapshots.state import content_name_of
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
@@ -68,9 +70,9 @@ class Explainer:
     """Names of all configured drivers, usable or not."""
 
     def explain(self, kind: str, key: str) -> Explanation:
-        """Explain an object. kind: claim, volume, class or snapshot. key: `namespace/name`, or the name."""
-        if kind == "snapshot":
-            return self._snapshot(key)
+        """Explain an object. kind: claim, volume, class, snapshot or group. key: `namespace/name`, or the name."""
+        if kind in ("snapshot", "group"):
+            return self._snapshot(kind, key)
         caches: Mapping[str, Cache[Any]] = {
             "claim": self.cluster.claims,
             "volume": self.cluster.volumes,
@@ -125,22 +127,26 @@ class Explainer:
             next=tuple(waits or then or (nothing,)),
         )
 
-    def _snapshot(self, key: str) -> Explanation:
-        """Explain a VolumeSnapshot by what is decided about it and its content."""
-        mine, theirs = self.controllers.get("snapshots"), self.controllers.get("snapshot-contents")
+    def _snapshot(self, kind: str, key: str) -> Explanation:
+        """Explain a VolumeSnapshot, or a group of them, by what is decided about it and its content."""
+        queues = ("snapshots", "snapshot-contents") if kind == "snapshot" else ("group-snapshots", GROUP_QUEUE)
+        mine, theirs = (self.controllers.get(queue) for queue in queues)
         snapshot = mine.cache.get(key) if mine is not None else None
         if mine is None or snapshot is None:
-            why = f"there is no snapshot {key}" if mine is not None else "this process binds no snapshots"
-            return Explanation(kind="snapshot", name=key, found=False, situation=(why,))
-        content = theirs.cache.get(content_name_of(snapshot)) if theirs is not None else None
+            why = f"there is no {kind} {key}" if mine is not None else "this process binds no snapshots"
+            return Explanation(kind=kind, name=key, found=False, situation=(why,))
+        grouped = isinstance(snapshot, VolumeGroupSnapshot)
+        name = group_content_name_of(snapshot) if grouped else content_name_of(snapshot)
+        content = theirs.cache.get(name) if theirs is not None else None
         decided = [*_next(mine.decide(key, LiveReads()))]
         if theirs is not None and content is not None:
             decided += _next(theirs.decide(content.key, LiveReads()))
         uids, now = {snapshot.uid, content.uid if content is not None else ""}, self.cluster.monotonic()
+        told = situation_of_group(snapshot, content) if grouped else situation_of(snapshot, content)
         return Explanation(
-            kind="snapshot",
+            kind=kind,
             name=key,
-            situation=tuple(situation_of(snapshot, content)),
+            situation=tuple(told),
             tried=tuple(what_it_does(each, now) for each in self.operations if each.uid in uids),
             next=tuple(decided) or ("nothing: everything is as it should be",),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotContent
+from volplane.snapshots.groups_objects import VolumeGroupSnapshot, VolumeGroupSnapshotContent
 
 
 def situation_of(snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None) -> Iterator[str]:
@@ -27,3 +28,22 @@ def situation_of(snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None
     handle = content.status.snapshot_handle or content.spec.source.snapshot_handle or "none yet"
     policy = content.spec.deletion_policy
     yield f"content {content.name} is of driver {content.spec.driver}, has policy {policy}, and its handle is {handle}"
+
+
+def situation_of_group(group: VolumeGroupSnapshot, content: VolumeGroupSnapshotContent | None) -> Iterator[str]:
+    status, going = group.status, ", and is being deleted" if group.terminating else ""
+    shown = "can be used" if status.ready_to_use else "is cut and not ready" if status.creation_time else "is not cut"
+    yield f"group {group.key} {shown}{going}"
+    if group.terminating:
+        yield f"its deletion waits for: {', '.join(group.metadata.finalizers or ()) or 'nobody'}"
+    if status.creation_time is not None:
+        yield f"its moment is {status.creation_time}"
+    yield f"its class is {group.spec.volume_group_snapshot_class_name or 'not chosen'}"
+    if status.error is not None:
+        yield f"its status says since {status.error.time}: {status.error.message}"
+    if content is None:
+        yield "it has no content: its volumes are not chosen yet"
+        return
+    handles = content.spec.source.volume_handles or content.snapshot_handles
+    yield f"content {content.name} is of driver {content.spec.driver}, and has policy {content.spec.deletion_policy}"
+    yield f"it is of {len(handles)} volumes; {len(content.members)} of them have a snapshot"

@@ -69,7 +69,7 @@ class _Answers:
 
     async def explain(self, query: Mapping[str, str]) -> Any:
         """Explain why ?claim=NAMESPACE/NAME, ?snapshot=NAMESPACE/NAME, ?volume=NAME or ?class=NAME is in its state."""
-        for kind in ("claim", "volume", "class", "snapshot"):
+        for kind in ("claim", "volume", "class", "snapshot", "group"):
             if key := query.get(kind, ""):
                 return (await self._leading()).explain(kind, key)
         raise VolplaneError(
