@@ -31,6 +31,8 @@ _LONGEST: Final = 500
 _STEM: Final = 230
 """Characters of the claim's name in that of its snapshots, which have 253 at most."""
 _DIGITS: Final = 12
+_YEARS: Final = range(1970, 9000)
+"""Of a record: there are as many days before and after as are looked through for the next run."""
 _OPTIONS: Final = ParameterSchema(
     parameters=(
         Parameter(
@@ -128,7 +130,7 @@ def record_of(claim: Claim) -> RunRecord | None:
     record = read_intent(RunRecord, claim.annotation(names.SNAPSHOT_RUN))
     if record is None or not 0 <= record.number < 10**_DIGITS:
         return None
-    times = all(each.endswith("Z") and time_of(each, NEVER) < NEVER for each in (record.since, record.run))
+    times = all(each.endswith("Z") and time_of(each, NEVER).year in _YEARS for each in (record.since, record.run))
     return record if times and (not record.snapshot or is_name(record.snapshot)) else None
 
 

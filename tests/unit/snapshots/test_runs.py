@@ -308,9 +308,15 @@ def test_claims_of_other_drivers_and_without_a_schedule_are_left_alone() -> None
     assert decided(scheduled(), drivers=[]) == Turn(Settled())
 
 
-@pytest.mark.parametrize("run", ["9999-12-31T23:59:59-23:00", "x", "0001-01-01T00:00:00+14:00", ""])
+OUT_OF_RANGE: Final = ["0001-01-01T00:00:00Z", "9999-12-30T00:00:00Z"]
+
+
+@pytest.mark.parametrize("run", ["9999-12-31T23:59:59-23:00", "x", "0001-01-01T00:00:00+14:00", "", *OUT_OF_RANGE])
 def test_a_record_that_a_tenant_made_up_is_begun_anew(run: str) -> None:
     assert written(decided(scheduled(run=record(run))))["run"] == timestamp(NOW)
+    if run:
+        of_old = record().replace("2026-01-01T00:00:00Z", run)
+        assert written(decided(scheduled(run=of_old), run_of(5, {})))["since"] == timestamp(NOW)
     assert written(decided(scheduled(run=record(name="../x")))).get("snapshot") is None
 
 
