@@ -338,6 +338,29 @@ def test_a_copy_that_was_tampered_with_is_mended(source: Path, tmp_path: Path) -
     assert done.counts.mended == 2
 
 
+def test_holes_of_terabytes_are_compared_at_once(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    with (source / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+        file.seek(1 << 39)
+        file.write(b"data")
+    copying = Copying(tmp_path / "copy", source)
+    slices = 0
+    while not copying.done:
+        copying.run(should_stop=lambda: True, contents=True)
+        slices += 1
+        assert slices < 20
+    with (copying.copy / "sparse").open("r+b") as file:
+        file.seek(1 << 39)
+        assert file.read(4) == b"data"
+        file.seek(1 << 30)
+        file.write(b"tampered")
+    os.utime(copying.copy / "sparse", ns=(0, (source / "sparse").stat().st_mtime_ns))
+    copying.hint = {"pass": 2, "since": copying.since}
+    assert copying.run(contents=True).counts.mended == 1
+
+
 @pytest.mark.parametrize("start", range(0, 48, 4))
 def test_a_hostile_tenant_leads_a_copy_nowhere(tmp_path: Path, start: int) -> None:
     """From some step on, directories become links to others' data, and files links, pipes and directories."""
