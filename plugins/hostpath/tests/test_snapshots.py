@@ -602,3 +602,20 @@ def test_a_driver_that_cannot_give_files_away_makes_none_that_runs_as_itself(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     made = cutting.provision("u2", source_volume=asset.handle, source_asset=site.volume(asset))
     assert (site.path(made) / "program").stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_copy_that_is_being_deleted_is_not_made_again(cutting: Cutting) -> None:
+    site = cutting.site
+    asset = site.provision()
+    source = {"source_volume": asset.handle, "source_asset": site.volume(asset)}
+    made = cutting.provision("u2", **source)
+    # As a deletion leaves it that has not emptied the trash yet.
+    trash = site.root / ".volplane/trash/pvc-u2@1"
+    trash.mkdir()
+    site.path(made).rename(trash / "data")
+    with pytest.raises(Unavailable, match="is being deleted"):
+        cutting.provision("u2", **source)
+    assert not site.path(made).exists()
+    site.delete(site.volume(made, "u2"))
+    site.delete(site.volume(asset))
+    assert site.leftovers() == []

@@ -177,8 +177,7 @@ def finish_volume(
 
     It is made if it is missing. staged: `stage_volume` has just made it. A copy is in its place: `fill_volume`.
     """
-    if entry_exists(marker.entry, root.directory(TRASH)):
-        raise Unavailable(f"{marker.name} is being deleted; wait until it is gone")
+    _refuse_deleted(root, marker)
     if staged and not is_copy(marker):
         _rename_into_place(root, index, marker, context)
     elif not is_copy(marker) and not directory_exists(marker.path, root.fd, root.mount, label=root.path):
@@ -189,6 +188,11 @@ def finish_volume(
     # place already, an earlier call may have failed before this wait.
     above = [(root.fd, parent) for parent in ancestors(marker.path)]
     waits.wait(root, [*_marker_targets(root, marker), (root.fd, ""), *above])
+
+
+def _refuse_deleted(root: Root, marker: VolumeMarker) -> None:
+    if entry_exists(marker.entry, root.directory(TRASH)):
+        raise Unavailable(f"{marker.name} is being deleted; wait until it is gone")
 
 
 def is_copy(marker: VolumeMarker) -> bool:
@@ -211,6 +215,7 @@ def fill_volume(
 
     Without space for it, nothing is left of it; nor of one in whose source too much has changed.
     """
+    _refuse_deleted(root, marker)
     key, deadline = marker.entry, Deadline(context)
     try:
         if marker.demand.get("subvolume"):
