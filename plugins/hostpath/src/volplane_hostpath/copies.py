@@ -146,7 +146,7 @@ class Copies:
 
             if not copy.work(should_stop):
                 return self._later(key, context)
-        del self._works[key]
+        self.forget(key)
         if copy.counts.mended:
             text = "%d entries of the copy of %s were wrong, and copied again"
             context.log.warning(text, copy.counts.mended, source.label)
