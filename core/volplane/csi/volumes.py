@@ -62,20 +62,25 @@ class Doubts:
 
     bridge: Bridge
     since: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    made: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """Name -> loop time of the last answer that it is there."""
 
     def note(self, name: str, error: BackendError | None) -> None:
         """Note the end of an attempt. error: None = it is done."""
         if error is None or error.nothing_left:
             self.since.pop(name, None)
-        elif not error.nothing_done:
-            self.since[name] = asyncio.get_running_loop().time()
-            self.since.move_to_end(name)
-            while len(self.since) > _REMEMBERED:
-                self.since.popitem(last=False)
+        if error is not None and (error.nothing_left or error.nothing_done):
+            return
+        times = self.made if error is None else self.since
+        times[name] = asyncio.get_running_loop().time()
+        times.move_to_end(name)
+        while len(times) > _REMEMBERED:
+            times.popitem(last=False)
 
     def settled(self, name: str) -> bool:
         """Tell whether what an attempt has made would be seen by now, also one of an earlier process."""
-        last = max(self.since.get(name, self.bridge.started), self.bridge.started)
+        never = self.bridge.started
+        last = max(self.since.get(name, never), self.made.get(name, never), never)
         return asyncio.get_running_loop().time() >= last + self.bridge.view.info.settle_seconds
 
 
@@ -171,7 +176,8 @@ class Volumes:
         if not self._bridge.supports("find"):
             return True
         found: Asset | Absent = await self._bridge.ask(_question(demand.request))
-        return isinstance(found, Asset)
+        # What was made a moment ago, and answered, may not be found yet.
+        return isinstance(found, Asset) or not self._doubts.settled(demand.request.name)
 
     async def _provision(self, flight: Flight, demand: Demand, attempt: Attempt) -> Asset:
         """Make the asset, in the first generation of which the storage does not say that it was deleted."""

@@ -468,6 +468,22 @@ async def test_attributes_that_cannot_be_set_delete_no_volume_that_was_there_bef
         assert await csi.ids() == [volume.volume_id]
 
 
+async def test_nor_one_that_was_made_a_moment_ago_and_cannot_be_found_yet() -> None:
+    class Late(MemoryBackend):
+        @hookimpl
+        def describe(self, request: Any) -> Any:
+            return dataclasses.replace(super().describe(request), settle_seconds=60.0)
+
+        @hookimpl
+        def find(self, request: Any) -> Any:
+            return Absent()
+
+    async with bridged(subject(Late)) as csi:
+        volume = await csi.create("pvc-1")
+        await csi.refused("ABORTED", "CreateVolume", **csi.demand("pvc-1", mutable_parameters={"no-such": "x"}))
+        assert await csi.ids() == [volume.volume_id]
+
+
 async def test_while_the_driver_has_not_started_nothing_is_an_end() -> None:
     class Away(Filer):
         """Its password cannot be read."""
