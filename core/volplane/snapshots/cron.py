@@ -114,14 +114,20 @@ class Cron:
                 for hour, minute in product(self.hours[first:], self.minutes):
                     yield _utc(day, hour, minute, offset)
             return
-        times: set[datetime] = set()
-        for hour, minute in product(self.hours, self.minutes):
-            naive = datetime(day.year, day.month, day.day, hour, minute)  # noqa: DTZ001 - the zone comes next
-            times.add(naive.replace(tzinfo=self.zone).astimezone(UTC))
-            again = naive.replace(tzinfo=self.zone, fold=1).astimezone(UTC)
-            if self.every_hour and again.astimezone(self.zone).replace(tzinfo=None) == naive:
-                times.add(again)
-        yield from sorted(times)
+        yield from _times_of_change(self, day)
+
+
+@lru_cache(maxsize=256)
+def _times_of_change(cron: Cron, day: date) -> list[datetime]:
+    """Return the times of a day on which the clocks change, in order: with each minute it takes long."""
+    times: set[datetime] = set()
+    for hour, minute in product(cron.hours, cron.minutes):
+        naive = datetime(day.year, day.month, day.day, hour, minute)  # noqa: DTZ001 - the zone comes next
+        times.add(naive.replace(tzinfo=cron.zone).astimezone(UTC))
+        again = naive.replace(tzinfo=cron.zone, fold=1).astimezone(UTC)
+        if cron.every_hour and again.astimezone(cron.zone).replace(tzinfo=None) == naive:
+            times.add(again)
+    return sorted(times)
 
 
 def _utc(day: date, hour: int, minute: int, offset: timedelta) -> datetime:

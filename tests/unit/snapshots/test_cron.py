@@ -126,3 +126,22 @@ def test_what_is_no_time_zone_is_refused(name: str) -> None:
 def test_names_macros_and_sunday_by_both_numbers_are_understood() -> None:
     assert read_cron("@daily", UTC) == read_cron("0 0 * * ?", UTC)
     assert read_cron("0 3 * jan-mar sun", UTC) == read_cron("0 3 * 1-3 7", UTC) == read_cron("0 3 * 1,2,3 0", UTC)
+
+
+def test_a_day_on_which_the_clocks_change_is_worked_out_once_for_all_claims() -> None:
+    """Each change of a claim by its tenant asks several times for the next run and the last."""
+
+    class Counted(tzinfo):
+        zone, calls = read_zone(BERLIN), 0
+
+        def utcoffset(self, time: datetime | None) -> timedelta | None:
+            Counted.calls += 1
+            return self.zone.utcoffset(time and time.replace(tzinfo=self.zone))
+
+        def dst(self, time: datetime | None) -> timedelta | None:
+            return self.zone.dst(time and time.replace(tzinfo=self.zone))
+
+    zone, now = Counted(), datetime(2026, 3, 29, 12, 0, tzinfo=UTC)
+    for _ in range(100):
+        assert read_cron("* * * * *", zone).next(now) == now + timedelta(minutes=1)
+    assert Counted.calls < 20_000
