@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import random
@@ -41,6 +42,7 @@ from volplane_hostpath.copy_trees import LocalTrees
 from volplane_hostpath.testing import FakeQuotas
 
 MIB = 1 << 20
+codecs.lookup("ascii")  # Before a test becomes a user who may not read the library.
 
 
 class Cutting:
@@ -619,3 +621,35 @@ def test_a_copy_that_is_being_deleted_is_not_made_again(cutting: Cutting) -> Non
     site.delete(site.volume(made, "u2"))
     site.delete(site.volume(asset))
     assert site.leftovers() == []
+
+
+def test_a_driver_that_is_not_root_copies_again_what_may_not_be_written(
+    new_site: Any, unprivileged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cutting = Cutting(new_site(unprivileged).start())
+    site = cutting.site
+    asset = site.provision()
+    below = site.path(asset) / "below"
+    below.mkdir()
+    file = below / "file"
+    file.write_text("before")
+    file.chmod(0o444)
+    below.chmod(0o555)
+    monkeypatch.setattr(copies, "_SLICE", 0.0)
+    made: Any = cutting.cut_once(site.volume(asset))
+    while not (site.root / ".volplane/copies/snapshot-s1/data/below/file").exists():
+        made = cutting.cut_once(site.volume(asset), state=made.state)
+    made = cutting.cut_once(site.volume(asset), state=made.state)
+    below.chmod(0o755)
+    file.chmod(0o644)
+    file.write_text("after that")
+    (below / "new").write_text("x")
+    file.chmod(0o444)
+    below.chmod(0o555)
+    snapshot = cutting.cut(site.volume(asset), state=made.state)
+    restored = cutting.provision("u2", source_snapshot=snapshot.handle)
+    assert contents(site.path(restored)) == {"below/file": "after that", "below/new": "x"}
+    modes = [
+        path.stat().st_mode & 0o7777 for path in (site.path(restored) / "below", site.path(restored) / "below/file")
+    ]
+    assert modes == [0o555, 0o444]

@@ -134,6 +134,7 @@ class LocalTrees:
         return self._entry_of(b"", os.fstat(pair.fd(side)))
 
     def make_directories(self, pair: Pair, names: Sequence[bytes]) -> None:
+        self._make_writable(pair)
         for name in names:
             with suppress(FileExistsError):
                 os.mkdir(name, 0o700, dir_fd=pair.copy)
@@ -143,6 +144,7 @@ class LocalTrees:
         self._set_attributes(pair.copy, entry.own, pair.source)
 
     def discard(self, pair: Pair, names: Sequence[bytes]) -> None:
+        self._make_writable(pair)
         for name in names:
             try:
                 os.unlink(name, dir_fd=pair.copy)
@@ -217,10 +219,28 @@ class LocalTrees:
             with suppress(FileNotFoundError):
                 os.unlink(item.name, dir_fd=item.into.copy)
             return Outcome.GONE
-        with closing(source):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            with closing(os.open(item.name, flags, _MAKING, dir_fd=item.into.copy)) as copy:
-                return self._fill(source, copy, offset, changed, should_stop)
+        with closing(source), closing(self._open_copy(item)) as copy:
+            return self._fill(source, copy, offset, changed, should_stop)
+
+    def _open_copy(self, item: Item[Pair]) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(item.name, flags, _MAKING, dir_fd=item.into.copy)
+        except PermissionError:
+            try:
+                os.chmod(item.name, _MAKING, dir_fd=item.into.copy)
+            except FileNotFoundError:
+                self._make_writable(item.into)
+        return os.open(item.name, flags, _MAKING, dir_fd=item.into.copy)
+
+    def _make_writable(self, pair: Pair) -> None:
+        """Let entries come to a directory of the copy, or go, that has its attributes: it gets them again after that.
+
+        Only root needs no mode for that.
+        """
+        mode = stat.S_IMODE(os.fstat(pair.copy).st_mode)
+        if not self._owners and mode & 0o300 != 0o300:
+            os.fchmod(pair.copy, mode | 0o700)
 
     def _fill(
         self, source: int, copy: int, offset: int, changed: int, should_stop: Callable[[], bool]
@@ -314,6 +334,7 @@ class LocalTrees:
 
     def _copy_other(self, item: Item[Pair]) -> Outcome:
         status: os.stat_result = item.entry.own
+        self._make_writable(item.into)
         into = item.into.copy
         if item.entry.kind is EntryKind.LINK:
             try:
@@ -337,6 +358,7 @@ class LocalTrees:
     def link(self, items: Sequence[Item[Pair]]) -> Sequence[Outcome]:
         outcomes: list[Outcome] = []
         for item in items:
+            self._make_writable(item.into)
             try:
                 os.link(
                     item.entry.name,
