@@ -113,14 +113,10 @@ class Targets:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def check(self, path: str, field: str) -> str:
+    def check(self, path: str, field: str, code: str = "INVALID_ARGUMENT") -> str:
         """Return a path below the directory. Raises CsiError for any other one."""
-        if not path:
-            raise CsiError("INVALID_ARGUMENT", f"{field} is empty")
         if os.path.normpath(path) != path or not path.startswith(f"{self._directory}/") or "\0" in path:
-            raise CsiError(
-                "INVALID_ARGUMENT", f"{field} is {path!r}, expected a path below {self._directory} (--kubelet-dir)"
-            )
+            raise CsiError(code, f"{field} is {path!r}, expected a path below {self._directory} (--kubelet-dir)")
         return path
 
     def publish(self, source: str, target: str, *, read_only: bool, alone: bool) -> None:
@@ -185,6 +181,7 @@ class Targets:
     def published(self, source: str, path: str) -> Iterator[Published]:
         """Open a place where `source` is mounted. Raises CsiError if it is not mounted there, OSError."""
         with ExitStack() as stack:
+            self.check(path, "volume_path", "NOT_FOUND")
             fd, above = self._source(source, stack)
             try:
                 parent, name = self._parent(path, stack)

@@ -31,6 +31,7 @@ T = TypeVar("T")
 HOSTNAME: Final = "kubernetes.io/hostname"
 CAPABILITIES: Final = ("GET_VOLUME_STATS", "VOLUME_CONDITION", "SINGLE_NODE_MULTI_WRITER")
 """Nothing is staged, and nothing need grow on the node."""
+LONGEST_PATH: Final = 4096
 MOST_THREADS: Final = 256
 """That hang, for unmounting; half as many for anything else."""
 _READERS: Final = ("SINGLE_NODE_READER_ONLY", "MULTI_NODE_READER_ONLY")
@@ -108,7 +109,7 @@ class Node:
 
     async def publish(self, request: Any, digest: bytes, seconds: float) -> Any:
         id_ = required_id(request.volume_id, "volume_id")
-        target = self._targets.check(request.target_path, "target_path")
+        target = self._targets.check(required_id(request.target_path, "target_path", LONGEST_PATH), "target_path")
         if not request.HasField("volume_capability"):
             raise CsiError("INVALID_ARGUMENT", "volume_capability is missing")
         wanted = read_capabilities([request.volume_capability], "volume_capability")
@@ -133,7 +134,7 @@ class Node:
     async def unpublish(self, request: Any, _digest: bytes, seconds: float) -> Any:
         """Unmount; without a look at the volume, which may be gone as well as its storage."""
         id_ = required_id(request.volume_id, "volume_id")
-        target = self._targets.check(request.target_path, "target_path")
+        target = self._targets.check(required_id(request.target_path, "target_path", LONGEST_PATH), "target_path")
 
         async def work(_flight: Flight) -> Any:
             await self._run(target, lambda: self._targets.unpublish(target), MOST_THREADS)
@@ -146,7 +147,7 @@ class Node:
 
     async def stats(self, request: Any, digest: bytes, seconds: float) -> Any:
         id_ = required_id(request.volume_id, "volume_id")
-        path = self._targets.check(request.volume_path, "volume_path")
+        path = required_id(request.volume_path, "volume_path", LONGEST_PATH)
 
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
@@ -168,7 +169,7 @@ class Node:
     async def expand(self, request: Any, digest: bytes, seconds: float) -> Any:
         """Tell the present size: a directory has grown once the Controller says so."""
         id_ = required_id(request.volume_id, "volume_id")
-        path = self._targets.check(request.volume_path, "volume_path")
+        path = required_id(request.volume_path, "volume_path", LONGEST_PATH)
 
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)

@@ -144,6 +144,8 @@ async def test_what_a_call_must_have_is_asked_for(directory: Path) -> None:
             # ... when volume is not found, when volume does not exist on the specified path
             await csi.refused("NOT_FOUND", method, volume_id="none", **path)
             await csi.refused("NOT_FOUND", method, volume_id=pods.id, **path)
+            await csi.refused("NOT_FOUND", method, volume_id=pods.id, volume_path="some/path")
+            await csi.refused("NOT_FOUND", method, volume_id="none", volume_path="some/path")
         await csi.refused("NOT_FOUND", "NodePublishVolume", **pods.demand(volume_id="none"))
 
 
