@@ -122,15 +122,15 @@ CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
     "forget_what_was_given_up_and_deleted": (13, "no-stuck-finalizer"),
     "leave_labels_as_they_are": (13, "labels-tell-the-truth"),
     "delete_by_the_label_alone": (0, "deleted-before-it-goes"),
-    "take_a_node_made_again_for_the_old_one": (7, "deleted-before-it-goes"),
+    "take_a_node_made_again_for_the_old_one": (120, "deleted-before-it-goes"),
     "move_claims_on_at_once": (12, "given-up-in-time"),
     "go_on_with_the_same_generation": (3, "one-asset-per-generation"),
-    "promise_room_twice": (6, "no-more-is-promised-than-there-is"),
+    "promise_room_twice": (17, "no-more-is-promised-than-there-is"),
     "keep_claims_on_a_full_node": (13, "what-can-proceed-does"),
     "take_claims_from_the_scheduler": (17, "what-can-proceed-does"),
     "forget_generations_on_a_full_node": (1663, "one-asset-per-generation"),
     "take_the_time_from_ones_own_clock": (4118, "no-more-is-promised-than-there-is"),
-    "publish_for_a_node_that_is_gone": (20, "no-hot-loop"),
+    "publish_for_a_node_that_is_gone": (58, "no-hot-loop"),
 }
 """Planted bug of storage on nodes -> a seed that shows it, and the invariant that breaks."""
 
