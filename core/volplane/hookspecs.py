@@ -166,9 +166,10 @@ class BackendSpec:
     def create_group_snapshot(self, request: requests.GroupSnapshotRequest) -> GroupSnapshot | InProgress:
         """Make snapshots of all `request.volumes` at one moment, idempotent by name; all of them, or none.
 
-        Volumes that cannot be cut at one moment are refused (`Unsupported`, with what is in the way) before anything
-        is made. An equal request returns the same snapshots, one of other volumes raises `AlreadyExists`. Backends
-        with this hook have all others of snapshots, which take the members' handles, too.
+        Volumes that cannot be cut at one moment are refused before anything is made, with what is in the way: as
+        `Unsupported`, or as `Unavailable` where pods or time can change it. An equal request returns the same
+        snapshots, one of other volumes raises `AlreadyExists`. Backends with this hook have all others of snapshots,
+        which take the members' handles, too.
         """
 
     @hookspec(firstresult=True)

@@ -18,7 +18,7 @@ LATE = tuple(
     rule
     for rule in RULES
     if rule.check.__module__.rpartition(".")[2]
-    in ("provisioning", "deleting", "crashes", "concurrency", "attaching", "snapshots")
+    in ("provisioning", "deleting", "crashes", "concurrency", "attaching", "snapshots", "groups")
     # It takes what an earlier demand made, and what becomes visible only now, for something that a crash has left.
     and rule.name != "a-crash-in-the-middle-of-provision-leaves-nothing-unseen"
 )

@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 
 import volplane_aws_ebs
-from volplane import AccessMode, AdoptRequest, AttachRequest, BackendError, VolumeMode, VolumeSource
+from volplane import (
+    AccessMode,
+    AdoptRequest,
+    AttachRequest,
+    BackendError,
+    GroupSnapshotRequest,
+    SnapshotIdentity,
+    VolumeMode,
+    VolumeSource,
+)
 from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.iam_policy import PARTITIONS, PLACEHOLDER, iam_policy
 
@@ -25,6 +34,9 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "aws-ebs
 
 
 OURS = iam_policy("cluster-1")
+
+
+ON_WHAT_IS_NOT_OURS = ("AttachToInstances", "MakeSnapshotsOfInstances", "MakeVolumesFromSnapshots")
 
 
 def allowed() -> set[str]:
@@ -97,7 +109,7 @@ def test_every_call_of_the_code_is_allowed_and_nothing_else() -> None:
 def test_everything_that_changes_something_is_bound_to_marks() -> None:
     for statement in OURS["Statement"]:
         mutating = [action for action in statement["Action"] if Action(action.partition(":")[2]).mutates]
-        if not mutating or statement["Sid"] in ("AttachToInstances", "MakeVolumesFromSnapshots"):
+        if not mutating or statement["Sid"] in ON_WHAT_IS_NOT_OURS:
             continue
         assert "volplane.dev/" in json.dumps(statement["Condition"]) or "ec2:CreateAction" in json.dumps(statement)
         assert all(resource.startswith("arn:aws:ec2:") for resource in statement["Resource"])
@@ -123,8 +135,14 @@ class Judge:
     def resources(self, action: str, given: Any) -> list[str]:
         if action.startswith("Describe"):
             return ["*"]
-        made = {"CreateVolume": "volume/*", "CopyVolumes": "volume/*", "CreateSnapshot": "snapshot/*"}.get(action)
+        kinds = {"Volume": "volume/*", "Volumes": "volume/*", "Snapshot": "snapshot/*", "Snapshots": "snapshot/*"}
+        made = kinds.get(action.removeprefix("Create").removeprefix("Copy"))
+        whole = given.get("InstanceSpecification", {})
+        there = self.region.fake.volumes.values()
+        of_instance = [each.id for each in there if whole.get("InstanceId") in each.attachments and not each.root]
         ids = [
+            whole.get("InstanceId"),
+            *(each for each in of_instance if each not in whole.get("ExcludeDataVolumeIds", ())),
             given.get("VolumeId"),
             given.get("SourceVolumeId"),
             given.get("SnapshotId"),
@@ -176,6 +194,16 @@ def test_a_whole_life_needs_no_more_than_the_policy(region: Any) -> None:
     asset = region.provision(size=20 * GIB, context=region.context(fence="1/a/lease"))
     region.attach(asset, node, fence="2/b/lease")
     snapshot = region.snapshot(asset)
+    region.clock.advance(60.0)
+    group = GroupSnapshotRequest(
+        context=region.context(),
+        name="groupsnapshot-g",
+        volumes=(region.identity(asset),),
+        owner=region.snapshot_owner("g"),
+        group=SnapshotIdentity(namespace="team-a", name="together", content="groupsnapcontent-g"),
+        parameters=region.typed_snapshot({}),
+    )
+    region.finish(region.backend.create_group_snapshot, group)
     region.expand(asset, 30 * GIB)
     region.clock.advance(60.0)
     region.modify(asset, tagSpecification_1="team=storage", iopsPerGB="110")

@@ -26,6 +26,7 @@ class Action(StrEnum):
     ATTACH_VOLUME = "AttachVolume"
     COPY_VOLUMES = "CopyVolumes"
     CREATE_SNAPSHOT = "CreateSnapshot"
+    CREATE_SNAPSHOTS = "CreateSnapshots"
     CREATE_TAGS = "CreateTags"
     CREATE_VOLUME = "CreateVolume"
     DELETE_SNAPSHOT = "DeleteSnapshot"
@@ -59,11 +60,16 @@ class Action(StrEnum):
     def repeatable(self) -> bool:
         """Return whether two calls with the same parameters leave what one leaves.
 
-        CreateVolume and CopyVolumes have a client token. AttachVolume, CreateSnapshot and ModifyVolume have none
+        CreateVolume and CopyVolumes have a client token. AttachVolume, CreateSnapshot(s) and ModifyVolume have none
         (Amazon EC2 Developer Guide, "Ensuring idempotency in Amazon EC2 API requests"): if the answer to a first call
         is lost, a second one is refused, creates another snapshot, or uses up one of the volume's changes of the day.
         """
-        return self not in (Action.ATTACH_VOLUME, Action.CREATE_SNAPSHOT, Action.MODIFY_VOLUME)
+        return self not in (
+            Action.ATTACH_VOLUME,
+            Action.CREATE_SNAPSHOT,
+            Action.CREATE_SNAPSHOTS,
+            Action.MODIFY_VOLUME,
+        )
 
 
 _METHODS: Mapping[Action, str] = {

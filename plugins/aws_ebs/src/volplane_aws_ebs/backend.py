@@ -10,8 +10,13 @@ from typing import Any, ClassVar, Literal
 from volplane import (
     Absent,
     Asset,
+    DeleteGroupSnapshotRequest,
     Done,
+    FindGroupSnapshotRequest,
     FindRequest,
+    GroupSnapshot,
+    GroupSnapshotRequest,
+    InProgress,
     OwnsRequest,
     ParameterSchema,
     Predecessor,
@@ -29,6 +34,7 @@ from volplane_aws_ebs.ceilings import Ceilings
 from volplane_aws_ebs.create import Provisioner
 from volplane_aws_ebs.delete import Deleter
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
+from volplane_aws_ebs.group_snapshots import GroupSnapshotter
 from volplane_aws_ebs.modify import Modifier
 from volplane_aws_ebs.ownership import adopt, inspect, list_page
 from volplane_aws_ebs.parameters import PARAMETERS, ClassParameters
@@ -79,6 +85,7 @@ class AwsEbsBackend(DiskBackend):
         attacher = Attacher(ec2, fences, waits, nodes)
         modifier = Modifier(ec2, fences, waits, ceilings)
         snapshotter = Snapshotter(ec2, fences, waits)
+        self._groups = GroupSnapshotter(ec2, snapshotter)
         super().__init__(
             options,
             settings=settings,
@@ -146,6 +153,24 @@ class AwsEbsBackend(DiskBackend):
                 source = csi_source(self._options, volume.id, VolumeMode.FILESYSTEM, fs_type)
                 return asset_from(self._options, volume, source, driver=request.context.driver)
         return Absent()
+
+    @hookimpl
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot | InProgress:
+        """Make snapshots of volumes that are attached to one instance."""
+        doing = f"make the snapshots {request.name}"
+        return self._in_turns(request.context, doing, lambda call: self._groups.create(request, call))
+
+    @hookimpl
+    def delete_group_snapshot(self, request: DeleteGroupSnapshotRequest) -> Done | InProgress:
+        """Check that all snapshots of the group are ours, and delete them."""
+        doing = f"delete the snapshots of group {request.handle}"
+        return self._in_turns(request.context, doing, lambda call: self._groups.delete(request, call))
+
+    @hookimpl
+    def find_group_snapshot(self, request: FindGroupSnapshotRequest) -> GroupSnapshot | Absent:
+        """Look at the snapshots of the group."""
+        with self.translating_errors(f"look for the snapshots of group {request.handle or request.name}"):
+            return self._groups.find(request)
 
     def _read_zones(self) -> ZoneStates:
         """Return the zones. Without the option, volumes are made in availability zones alone, not in local ones."""

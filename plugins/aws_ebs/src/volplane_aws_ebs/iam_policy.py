@@ -56,8 +56,11 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
                 tagged,
             ),
             _statement("AttachToInstances", [Action.ATTACH_VOLUME, Action.DETACH_VOLUME], [instance]),
-            _statement("MakeSnapshotsOfMarkedVolumes", [Action.CREATE_SNAPSHOT], [volume], tagged),
-            _statement("MakeMarkedSnapshots", [Action.CREATE_SNAPSHOT], snapshots, tagging),
+            _statement(
+                "MakeSnapshotsOfMarkedVolumes", [Action.CREATE_SNAPSHOT, Action.CREATE_SNAPSHOTS], [volume], tagged
+            ),
+            _statement("MakeMarkedSnapshots", [Action.CREATE_SNAPSHOT, Action.CREATE_SNAPSHOTS], snapshots, tagging),
+            _statement("MakeSnapshotsOfInstances", [Action.CREATE_SNAPSHOTS], [instance]),
             _statement("ChangeMarkedSnapshots", _OF_SNAPSHOTS, snapshots, tagged),
             _statement(
                 "MarkWhatIsMade",
@@ -69,6 +72,7 @@ def iam_policy(cluster: str, partition: str = "aws", *, former: Sequence[str] = 
                             str(Action.COPY_VOLUMES),
                             str(Action.CREATE_VOLUME),
                             str(Action.CREATE_SNAPSHOT),
+                            str(Action.CREATE_SNAPSHOTS),
                         ]
                     }
                 },

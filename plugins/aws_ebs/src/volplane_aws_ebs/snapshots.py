@@ -7,8 +7,9 @@ moment of a snapshot has passed when the call is answered; its contents are read
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from volplane import (
     Absent,
@@ -23,6 +24,7 @@ from volplane import (
     SnapshotOwnership,
     SnapshotPage,
     SnapshotRequest,
+    VolumeIdentity,
     VolumeInUse,
     read_parameters,
 )
@@ -37,7 +39,7 @@ from volplane_aws_ebs.snapshot_parameters import SnapshotParameters
 from volplane_aws_ebs.snapshot_steps import SnapshotSteps
 from volplane_aws_ebs.state_waits import StateWaits
 
-_STARTED = "begun"
+STARTED = "begun"
 _LONGEST_PAUSE = 5.0
 _STEPS_LOOK = 1.0
 _PAGE_SIZE = 500
@@ -125,10 +127,10 @@ class Snapshotter:
             found = self._ec2.snapshots_named(ownership_tags.OFFICIAL.name, request.name)
         if found:
             return self._existing(request, found, source, wanted)
-        if not request.context.state.get(_STARTED):
-            self._uncertain_until.setdefault(key, 0.0)
-            return InProgress(retry_after=0.0, state={_STARTED: True})
-        return self._create(request, self._source(request, call.context), key, call, wanted)
+        if not request.context.state.get(STARTED):
+            self.begin(key)
+            return InProgress(retry_after=0.0, state={STARTED: True})
+        return self._create(request, self.source(request.volume, call.context), key, call, wanted)
 
     def _existing(
         self, request: SnapshotRequest, found: tuple[Ec2Snapshot, ...], source: str, wanted: SnapshotParameters
@@ -140,23 +142,24 @@ class Snapshotter:
         if len(found) > 1:
             ids = ", ".join(each.id for each in found)
             request.context.log.warning("several snapshots are called %s: %s; the oldest is used", request.name, ids)
-        shown = self._shown(found[0], request.context)
-        belongs = self._belongs(found[0], request.owner, request.context)
+        shown = self.shown(found[0], request.context)
+        belongs = self.belongs(found[0], request.owner, request.context)
         refuse_other_snapshot(shown, request, source, belongs=belongs)
         return replace(shown, ready=False, retry_after=_STEPS_LOOK) if shown.ready and wanted.steps else shown
 
     @staticmethod
-    def _belongs(snapshot: Ec2Snapshot, owner: SnapshotOwnership, context: Context) -> bool:
+    def belongs(snapshot: Ec2Snapshot, owner: SnapshotOwnership, context: Context) -> bool:
+        """Return whether the marks are those of the owner."""
         return TAGS.snapshot_belongs(snapshot.tags, owner, official=ownership_tags.OFFICIAL.replaced_by(context))
 
-    def _source(self, request: SnapshotRequest, context: Context) -> Ec2Volume:
+    def source(self, asked: VolumeIdentity, context: Context) -> Ec2Volume:
         """Return the volume, if it is ours and EC2 makes snapshots of it now. Raises RetryLater, too."""
-        id_ = volume_id(request.volume)
+        id_ = volume_id(asked)
         recent = self._ec2.recent_volume(id_)
         usable = recent is not None and recent.state != "creating"
-        volume = existing(recent if usable else self._ec2.volume(id_), request.volume)
-        if request.volume.owner is not None:
-            ownership_tags.refuse_foreign(volume.id, volume.tags, request.volume.owner)
+        volume = existing(recent if usable else self._ec2.volume(id_), asked)
+        if asked.owner is not None:
+            ownership_tags.refuse_foreign(volume.id, volume.tags, asked.owner)
         self._fences.refuse_former_leader(volume.id, volume.tags, context)
         if volume.state == "creating":
             self._waits.creating(volume, after=0.5)
@@ -165,36 +168,51 @@ class Snapshotter:
     def _create(
         self, request: SnapshotRequest, volume: Ec2Volume, key: Key, call: HookCall, wanted: SnapshotParameters
     ) -> Snapshot:
+        answer = self.make(
+            Action.CREATE_SNAPSHOT,
+            key,
+            call,
+            resource=("snapshots", volume.id),
+            VolumeId=volume.id,
+            Description=f"volplane snapshot {request.name} of {request.volume.name}",
+            TagSpecifications=ownership_tags.tag_specifications("snapshot", self._tags(request, wanted)),
+            **({"OutpostArn": wanted.outpost} if wanted.outpost else {}),
+        )
+        return self._existing(request, (self.remember(answer),), volume.id, wanted)
+
+    def begin(self, key: Key) -> None:
+        """Note that nothing of this name was made before: this process sees its first call."""
+        self._uncertain_until.setdefault(key, 0.0)
+
+    def make(
+        self, action: Action, key: Key, call: HookCall, *, resource: Hashable, **parameters: Any
+    ) -> Mapping[str, Any]:
+        """Make snapshots by an action without client token, once it is certain that none of this name exist."""
         now = self._ec2.clock()
         uncertain_until = self._uncertain_until.setdefault(key, self._ec2.started_at + SETTLE_SECONDS)
         if uncertain_until > now:
             raise RetryLater(min(uncertain_until - now, _LONGEST_PAUSE))
         try:
-            answer = self._ec2.change(
-                Action.CREATE_SNAPSHOT,
-                request.name,
-                call,
-                resource=("snapshots", volume.id),
-                VolumeId=volume.id,
-                Description=f"volplane snapshot {request.name} of {request.volume.name}",
-                TagSpecifications=ownership_tags.tag_specifications("snapshot", self._tags(request, wanted)),
-                **({"OutpostArn": wanted.outpost} if wanted.outpost else {}),
-            )
+            answer = self._ec2.change(action, key[1], call, resource=resource, **parameters)
         except AwsError as error:
             self._ec2.batches.snapshot_names.invalidate(key)
             # A limit is found before anything is made; of other calls that is not as sure.
             if outcome_unknown(error) and not error.code.endswith("LimitExceeded"):
                 self._uncertain_until.put(key, self._ec2.clock() + SETTLE_SECONDS)
                 raise
-            failure = self._ec2.backend_error(error, f"make snapshot {request.name}")
+            failure = self._ec2.backend_error(error, f"make snapshot {key[1]}")
             failure.nothing_done = True  # Nor has an earlier call made anything, as it would be shown by now.
             raise failure from error
         self._ec2.batches.snapshot_names.invalidate(key)
         self._uncertain_until.put(key, self._ec2.clock() + SETTLE_SECONDS)
+        return answer
+
+    def remember(self, answer: Mapping[str, Any]) -> Ec2Snapshot:
+        """Return the snapshot that was made; EC2 may not show it yet."""
         made = Ec2Snapshot.of(answer)
         self._ec2.batches.account = made.account
         self._made.put(made.id, (made, self._ec2.clock()))
-        return self._existing(request, (made,), volume.id, wanted)
+        return made
 
     def _tags(self, request: SnapshotRequest, wanted: SnapshotParameters) -> Mapping[str, str]:
         return {
@@ -209,15 +227,15 @@ class Snapshotter:
 
     def find(self, request: FindSnapshotRequest, call: HookCall) -> Snapshot | Absent:
         """Raises AwsError."""
-        found = self._by_handle(request.handle) if request.handle else self._by_name(request)
+        found = self.by_handle(request.handle) if request.handle else self._by_name(request)
         if found is None:
             return Absent()
-        shown, wanted = self._shown(found, request.context), read_parameters(SnapshotParameters, request.parameters)
+        shown, wanted = self.shown(found, request.context), read_parameters(SnapshotParameters, request.parameters)
         owner = shown.owner
         ours = owner is not None and owner.cluster_id in (request.context.cluster_id, ownership_tags.OFFICIAL.name)
         return self._steps.taken(shown, wanted, call) if ours and not shown.failed else shown
 
-    def _by_handle(self, handle: str) -> Ec2Snapshot | None:
+    def by_handle(self, handle: str) -> Ec2Snapshot | None:
         """Return it, also if another account shares it, or it is too new to be shown."""
         id_ = snapshot_id_from(handle)
         found = self._ec2.snapshot(id_) if id_ is not None else None
@@ -231,11 +249,12 @@ class Snapshotter:
         official = ownership_tags.OFFICIAL.replaced_by(context)
         for whose in (cluster, *([official.name] if official is not None else [])):
             for snapshot in self._ec2.snapshots_named_now(whose, request.name):
-                if request.owner is None or self._belongs(snapshot, request.owner, context):
+                if request.owner is None or self.belongs(snapshot, request.owner, context):
                     return snapshot
         return None
 
-    def _shown(self, snapshot: Ec2Snapshot, context: Context) -> Snapshot:
+    def shown(self, snapshot: Ec2Snapshot, context: Context) -> Snapshot:
+        """Return the snapshot as the contract has it, with the time of the next look."""
         return self._looks.paced(seen(self._ec2.settings, snapshot, context), snapshot.id)
 
     # --- delete -------------------------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ EC2_LIMITS: Mapping[str, Rate] = {
             "ModifyVolume",
             "CopyVolumes",
             "CreateSnapshot",
+            "CreateSnapshots",
             "DeleteSnapshot",
             "DeleteTags",
             "EnableFastSnapshotRestores",

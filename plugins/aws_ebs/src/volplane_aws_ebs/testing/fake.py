@@ -30,6 +30,11 @@ ACTIONS: Mapping[str, tuple[Handler, frozenset[str]]] = {
         ("AttachVolume", instances.attach_volume, "Device EbsCardIndex InstanceId VolumeId"),
         ("CopyVolumes", volumes.copy_volumes, _COPY_VOLUMES),
         ("CreateSnapshot", snapshots.create_snapshot, "Description Location OutpostArn TagSpecifications VolumeId"),
+        (
+            "CreateSnapshots",
+            snapshots.create_snapshots,
+            "CopyTagsFromSource Description InstanceSpecification Location OutpostArn TagSpecifications",
+        ),
         ("CreateTags", tags.create_tags, "Resources Tags"),
         ("CreateVolume", volumes.create_volume, _CREATE_VOLUME),
         ("DeleteSnapshot", snapshots.delete_snapshot, "SnapshotId"),

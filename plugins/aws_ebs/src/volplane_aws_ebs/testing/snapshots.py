@@ -1,4 +1,4 @@
-"""The actions CreateSnapshot, DeleteSnapshot and DescribeSnapshots."""
+"""The actions CreateSnapshot, CreateSnapshots, DeleteSnapshot and DescribeSnapshots."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from volplane_aws_ebs.testing.filters import Read, filters_from, matching, page_
 from volplane_aws_ebs.testing.state import SNAPSHOT_ID, AccountState, Snapshot, Volume
 from volplane_aws_ebs.testing.tags import tags_from_specification, tags_output
 
+_MOST_EXCLUDED = 40
+_NOT_IN_INFO = frozenset({"StorageTier", "StateMessage", "KmsKeyId"})
+"""What SnapshotInfo lacks of Snapshot."""
 _ONE_AT_ONCE = ("st1", "sc1")
 """Types of volumes of which one snapshot can be pending."""
 
@@ -17,16 +20,51 @@ _ONE_AT_ONCE = ("st1", "sc1")
 def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """CreateSnapshot: it has no client token, so every call creates a snapshot."""
     volume = account.volume(params)
+    _require_room(account, 1)
+    _require_snapshot(account, volume, params)
+    return _output(account, _begun(account, volume, params))
+
+
+def create_snapshots(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
+    """CreateSnapshots: of all volumes of an instance, but its root volume and those that are excluded; all or none."""
+    given = params.get("InstanceSpecification") or {}
+    instance = account.instance(str(given.get("InstanceId", "")))
+    excluded = list(given.get("ExcludeDataVolumeIds", ()))
+    if len(excluded) > _MOST_EXCLUDED:
+        raise EC2Error("InvalidParameterValue", f"At most {_MOST_EXCLUDED} volumes can be excluded.")
+    attached = {each.id: each for each in account.volumes.values() if instance.id in each.attachments}
+    for id_ in excluded:
+        if id_ not in attached or id_ == instance.root_volume:
+            raise EC2Error("InvalidParameterValue", f"Volume '{id_}' is no data volume of instance '{instance.id}'.")
+    if given.get("ExcludeBootVolume"):
+        excluded.append(instance.root_volume)
+    volumes = [each for id_, each in attached.items() if id_ not in excluded]
+    if not volumes:
+        raise EC2Error("InvalidParameterCombination", f"Instance '{instance.id}' has no volumes that are not excluded.")
+    _require_room(account, len(volumes))
+    for volume in volumes:
+        _require_snapshot(account, volume, params)
+    made = [_output(account, _begun(account, volume, params)) for volume in volumes]
+    return {"Snapshots": [{key: value for key, value in each.items() if key not in _NOT_IN_INFO} for each in made]}
+
+
+def _require_room(account: AccountState, count: int) -> None:
+    if len(account.snapshots) + count > account.behaviour.snapshot_quota:
+        raise EC2Error("SnapshotLimitExceeded", "You have exceeded your snapshot limit.")
+
+
+def _require_snapshot(account: AccountState, volume: Volume, params: Mapping[str, Any]) -> None:
     if volume.state not in ("available", "in-use"):
         raise EC2Error("IncorrectState", f"Volume '{volume.id}' is in the '{volume.state}' state.")
-    if len(account.snapshots) >= account.behaviour.snapshot_quota:
-        raise EC2Error("SnapshotLimitExceeded", "You have exceeded your snapshot limit.")
     _refuse_soon_after(account, volume.id)
     _refuse_pending(account, volume)
     if params.get("OutpostArn") and params.get("Location"):
         raise EC2Error("InvalidParameterCombination", "OutpostArn and Location cannot be used together.")
     if params.get("Location") == "local" and volume.zone not in account.behaviour.local_zones:
         raise EC2Error("InvalidParameterValue", "Location local is only for volumes in a Local Zone.")
+
+
+def _begun(account: AccountState, volume: Volume, params: Mapping[str, Any]) -> Snapshot:
     number = account.number()
     snapshot = Snapshot(
         id=account.id("snap", number),
@@ -46,7 +84,7 @@ def create_snapshot(account: AccountState, params: Mapping[str, Any]) -> dict[st
     account.contents.begin(snapshot.id, volume.id)
     failure = account.failure
     account.later(account.behaviour.snapshot_seconds, lambda: _ended(snapshot, failure))
-    return _output(account, snapshot)
+    return snapshot
 
 
 def _refuse_soon_after(account: AccountState, volume: str) -> None:
