@@ -792,6 +792,8 @@ def live(account: Account) -> None:
     snapshot = ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
     ec2.describe_snapshots(OwnerIds=["self"])
     account.now += 100.0
+    ec2.create_snapshots(InstanceSpecification={"InstanceId": instance.id, "ExcludeBootVolume": True})
+    account.now += 100.0
     used = ec2.create_snapshot(VolumeId=volume)["SnapshotId"]
     account.fake.add_image(used)
     ec2.describe_images(Owners=["self"])
