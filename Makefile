@@ -21,9 +21,9 @@ SOURCES := core embedded/src testing/src $(wildcard plugins/*/src) $(wildcard ex
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 PYTEST_ARGS ?=
-# How many tests run at once: one a processor, and one more for the time in which a test waits for other processes. Each
+# How many tests run at once: one a processor, and two more for the time in which tests wait for other processes. Each
 # worker begins with its part of the list and then takes over from others.
-JOBS ?= $(shell expr $$(nproc) + 1)
+JOBS ?= $(shell expr $$(nproc) + 2)
 # Compiled modules are kept, whatever the environment says: the tests start some hundred processes.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
