@@ -100,9 +100,9 @@ def _unasked(resolve: Any) -> Any:
 def take_no_answer_for_none(stack: ExitStack) -> None:
     """Take a snapshot for absent, and let its content go, before a call without an answer must have ended."""
 
-    def absent(_self: SnapshotOperations, _progress: Any, _driver: DriverView) -> None: ...
+    def absent(_progress: Any, _driver: DriverView, _state: Any) -> None: ...
 
-    replace(stack, SnapshotOperations, "_absent", absent)
+    replace(stack, operation, "require_absent", absent)
 
 
 def hold_the_source_for_ever(stack: ExitStack) -> None:

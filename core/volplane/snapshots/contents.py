@@ -17,13 +17,15 @@ from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, 
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_named
 from volplane.kube import names
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import Volume, VolumeSnapshotContent, timestamp
+from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, Kind
+from volplane.kube.objects import ObjectReference, Volume, VolumeSnapshotContent, timestamp
+from volplane.snapshots.groups_objects import GROUP_CONTENTS, VolumeGroupSnapshotContent
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.state import (
     TERMINAL,
     Cut,
     Cutting,
+    GroupIntent,
     Lost,
     Removed,
     Removing,
@@ -41,6 +43,7 @@ FIND: Final = "find_snapshot"
 DELETE: Final = "delete_snapshot"
 UNSERVED: Final = "the API server does not serve the kinds of snapshots now, which proves nothing of any object"
 UNSERVED_SECONDS: Final = 60.0
+AnyContent = VolumeSnapshotContent | VolumeGroupSnapshotContent
 NO_SNAPSHOT: Final = "the storage has no snapshot of it, and none is cut any more"
 
 
@@ -48,10 +51,9 @@ def decide_content(name: str, state: SnapshotState, reads: LiveReads) -> Action:
     content = state.contents.get(name)
     if content is None:
         return Settled()
-    lookup = driver_named(content.spec.driver, state.cluster)
-    driver = lookup.driver
-    if driver is None:
-        return lookup.next or (Wait(reason=lookup.reason) if lookup.reason else Settled())
+    driver = serving(content, state)
+    if not isinstance(driver, DriverView):
+        return driver
     if content.terminating and not content.has_finalizer(names.CONTENT_BOUND):
         return Settled()  # Nothing here holds it.
     if content.terminating and (step := _deletion(content, driver, state, reads)) is not None:
@@ -78,14 +80,14 @@ def _make(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotSta
     if state.binds() and marked and content.spec.deletion_policy == "Delete":
         return Wait(reason="its VolumeSnapshot is being deleted")
     if not driver.supports(FIND):
-        return _cannot(content, f'driver "{driver.name}" makes no snapshots', state)
+        return cannot(content, f'driver "{driver.name}" makes no snapshots', state)
     if isinstance(step, Cut) and (left := max(step.due - state.cluster.monotonic(), 0.0)):
         doing = f": {step.snapshot.state}" if step.snapshot.state else ""
         return Wait(reason=f"the snapshot is cut and not ready yet{doing}", seconds=left)
     if status.snapshot_handle or content.spec.source.snapshot_handle or not may_cut(content, state):
         return run(FIND, content, driver)
     first = _declare(content, driver, state)
-    return first or _resume(content, step, state) or run(CREATE, content, driver)
+    return first or resume(content, intent_of(content), step, state) or run(CREATE, content, driver)
 
 
 def _show(content: VolumeSnapshotContent, state: SnapshotState) -> Action | None:
@@ -145,15 +147,15 @@ def _declare(content: VolumeSnapshotContent, driver: DriverView, state: Snapshot
         volume = state.source_of(content)
         if volume is None:
             handle = content.spec.source.volume_handle
-            return _cannot(content, f"its claim is bound to no volume with the handle {handle}", state)
+            return cannot(content, f"its claim is bound to no volume with the handle {handle}", state)
         if not driver.supports(CREATE):
-            return _cannot(content, f'driver "{driver.name}" makes no snapshots', state)
+            return cannot(content, f'driver "{driver.name}" makes no snapshots', state)
         class_name = content.spec.volume_snapshot_class_name or ""
         of_class = state.classes.get(class_name)
         if of_class is None:
-            return _cannot(content, f'volumesnapshotclass.snapshot.storage.k8s.io "{class_name}" not found', state)
+            return cannot(content, f'volumesnapshotclass.snapshot.storage.k8s.io "{class_name}" not found', state)
         if flaw := class_flaw(of_class, driver):
-            return _cannot(content, flaw, state)
+            return cannot(content, flaw, state)
         uid = content.spec.volume_snapshot_ref.uid
         fresh = new_intent(uid, volume, dict(of_class.parameters or {}), state.cluster)
         annotations[names.INTENT] = write_intent(fresh)
@@ -202,23 +204,22 @@ def _status(content: VolumeSnapshotContent, cut: Cut, state: SnapshotState) -> d
     return shown
 
 
-def show_error(content: VolumeSnapshotContent, message: str, state: SnapshotState) -> Patch | None:
+def show_error(content: AnyContent, message: str, state: SnapshotState) -> Patch | None:
     """Return the write of an error; None if the status shows it already: the time of the first one is kept."""
     shown = content.status.error
     if shown is not None and shown.message == message:
         return None
     status = {"readyToUse": False, "error": {"time": timestamp(state.cluster.now()), "message": message}}
-    body = {"status": status}
-    return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, subresource="status", why=message)
+    return Patch(kind=kind_of(content), target=content, body={"status": status}, subresource="status", why=message)
 
 
-def _cannot(content: VolumeSnapshotContent, message: str, state: SnapshotState) -> Action:
+def cannot(content: AnyContent, message: str, state: SnapshotState) -> Action:
     """Show why no call can be made, until something changes."""
-    reason = "SnapshotContentCheckandUpdateFailed"
-    event = warning(
-        VOLUME_SNAPSHOT_CONTENTS, content, reason, f"Failed to check and update snapshot content: {message}"
-    )
-    shown = show_error(content, f"Failed to check and update snapshot content: {message}", state)
+    word = "" if isinstance(content, VolumeSnapshotContent) else "group "
+    reason = f"{word.strip().title()}SnapshotContentCheckandUpdateFailed"
+    text = f"Failed to check and update {word}snapshot content: {message}"
+    shown = show_error(content, text, state)
+    event = warning(kind_of(content), content, reason, text)
     return replace(shown, events=(event,)) if shown is not None else Wait(reason=message)
 
 
@@ -252,7 +253,7 @@ def _deletion(
         return _release(content, why="its snapshot is gone")
     if progress.failure and (patch := show_error(content, progress.failure, state)) is not None:
         return patch
-    return _resume(content, step, state) or run(DELETE, content, driver)
+    return resume(content, intent_of(content), step, state) or run(DELETE, content, driver)
 
 
 def awaits_snapshot(content: VolumeSnapshotContent, state: SnapshotState, reads: LiveReads) -> Action | None:
@@ -265,18 +266,23 @@ def awaits_snapshot(content: VolumeSnapshotContent, state: SnapshotState, reads:
     unbound = bool(content.spec.source.snapshot_handle) and not reference.uid
     if unbound or content.annotation(names.SNAPSHOT_BEING_DELETED) is not None:
         return None
+    return awaits_owner(VOLUME_SNAPSHOTS, reference, state, reads)
+
+
+def awaits_owner(kind: Kind[Any], reference: ObjectReference, state: SnapshotState, reads: LiveReads) -> Action | None:
+    """Return what comes before a content whose owner has not marked it may go; None once that is gone."""
     if not state.binds():
-        why = f"the snapshot-controller has not said that VolumeSnapshot {reference.key} is being deleted"
+        why = f"the snapshot-controller has not said that {kind.kind} {reference.key} is being deleted"
         # Once its Lease is not renewed any more, this is ours to find out.
         return Wait(reason=why, seconds=state.stock_for()[1] if state.common else None)
-    if not reads.serves(VOLUME_SNAPSHOTS):
+    if not reads.serves(kind):
         return Wait(reason=UNSERVED, seconds=UNSERVED_SECONDS)
-    if not reads.has(VOLUME_SNAPSHOTS, reference.key):
-        return Read(VOLUME_SNAPSHOTS, reference.key, why="is its VolumeSnapshot gone?")
-    live = reads.get(VOLUME_SNAPSHOTS, reference.key)
+    if not reads.has(kind, reference.key):
+        return Read(kind, reference.key, why=f"is its {kind.kind} gone?")
+    live = reads.get(kind, reference.key)
     if live is None or (reference.uid and live.uid != reference.uid):
         return None
-    return Wait(reason=f"VolumeSnapshot {reference.key} needs it: delete that, and it goes with it")
+    return Wait(reason=f"{kind.kind} {reference.key} needs it: delete that, and it goes with it")
 
 
 def _release(content: VolumeSnapshotContent, *, why: str) -> Patch:
@@ -287,24 +293,38 @@ def _release(content: VolumeSnapshotContent, *, why: str) -> Patch:
 # --- shared -------------------------------------------------------------------------------------------------------
 
 
-def run(verb: str, content: VolumeSnapshotContent, driver: DriverView) -> Run:
-    group = f"{verb} {content.spec.volume_snapshot_class_name or ''}"
+def serving(content: AnyContent, state: SnapshotState) -> DriverView | Action:
+    """Return the driver of the content, or what is done without one."""
+    lookup = driver_named(content.spec.driver, state.cluster)
+    return lookup.driver or lookup.next or (Wait(reason=lookup.reason) if lookup.reason else Settled())
+
+
+def run(verb: str, content: AnyContent, driver: DriverView) -> Run:
+    if isinstance(content, VolumeSnapshotContent):
+        class_name = content.spec.volume_snapshot_class_name
+    else:
+        class_name = content.spec.volume_group_snapshot_class_name
+    group = f"{verb} {class_name or ''}"
     return Run(verb=verb, key=content.key, uid=content.uid, driver=driver.name, asset=content.name, group=group)
 
 
-def annotate(content: VolumeSnapshotContent, annotations: dict[str, str | None], *, why: str) -> Patch:
-    body = {"metadata": {"annotations": annotations}}
-    return Patch(kind=VOLUME_SNAPSHOT_CONTENTS, target=content, body=body, why=why)
+def annotate(content: AnyContent, annotations: dict[str, str | None], *, why: str) -> Patch:
+    return Patch(kind=kind_of(content), target=content, body={"metadata": {"annotations": annotations}}, why=why)
 
 
-def _resume(content: VolumeSnapshotContent, step: object, state: SnapshotState) -> Action | None:
+def kind_of(content: AnyContent) -> Kind[Any]:
+    return VOLUME_SNAPSHOT_CONTENTS if isinstance(content, VolumeSnapshotContent) else GROUP_CONTENTS
+
+
+def resume(
+    content: AnyContent, intent: SnapshotIntent | GroupIntent | None, step: object, state: SnapshotState
+) -> Action | None:
     """Go on with a long call: keep its state on the content, or wait until it is due; None: call the hook now."""
     if not isinstance(step, Cutting | Removing):
         return None
     field = "deleting" if isinstance(step, Removing) else "state"
-    intent = intent_of(content)
     if intent is not None and step.unrecorded(getattr(intent, field)):
         kept = replace(intent, **{field: dict(step.state)})
         return annotate(content, {names.INTENT: write_intent(kept)}, why="keep the driver's state")
     left = step.left(state.cluster.monotonic())
-    return Wait(reason="the driver is at work on the snapshot", seconds=left) if left else None
+    return Wait(reason="the driver is at work on it", seconds=left) if left else None

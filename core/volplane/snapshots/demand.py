@@ -5,12 +5,13 @@ All of it is asked before the first write: whatever is refused here leaves no fi
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from volplane.controller.actions import Action, Settled
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_of
 from volplane.kube import names
+from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotClass
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.state import SnapshotState
@@ -18,7 +19,52 @@ from volplane.state.matching import refers_to
 from volplane.state.naming import handle_of
 
 NOT_CREATED: Final = "Failed to create snapshot content with error "
-_NO_DEFAULT: Final = "Failed to set default snapshot class with error "
+
+
+class ClassWords(NamedTuple):
+    """How classes of a kind are marked and spoken of."""
+
+    default: str
+    """Annotation of the default class."""
+    no_default: str
+    """Reason of the event, and with which words its message begins."""
+    no_default_text: str
+    unknown: str
+    unknown_text: str
+
+
+_SINGLE: Final = ClassWords(
+    names.DEFAULT_SNAPSHOT_CLASS,
+    "SetDefaultSnapshotClassFailed",
+    "Failed to set default snapshot class with error ",
+    "GetSnapshotClassFailed",
+    "Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io ",
+)
+
+
+class Unchosen(NamedTuple):
+    """Why there is no class."""
+
+    reason: str
+    message: str
+
+
+C = TypeVar("C", bound=VolumeSnapshotClass)
+
+
+def chosen_class(name: str | None, classes: Cache[C], driver: DriverView, words: ClassWords) -> C | Unchosen:
+    """Return the class of this name, else the default class of the driver."""
+    if name is not None:
+        return classes.get(name) or Unchosen(words.unknown, f'{words.unknown_text}"{name}" not found')
+    default = [
+        each for each in classes.values() if each.driver == driver.name and each.annotation(words.default) == "true"
+    ]
+    if len(default) == 1:
+        return default[0]
+    several = ", ".join(sorted(each.name for each in default))
+    none = f"cannot find default snapshot class of driver {driver.name}"
+    count = f"{len(default)} default snapshot classes were found: {several}" if default else none
+    return Unchosen(words.no_default, words.no_default_text + count)
 
 
 class Wanted(NamedTuple):
@@ -53,7 +99,7 @@ def demand_of(snapshot: VolumeSnapshot, state: SnapshotState) -> Demand:
         return Demand(next=Settled())  # Neither the class nor the volume is of a driver of ours.
     reason, prefix = "SnapshotContentCreationFailed", NOT_CREATED
     if name is None:
-        reason, prefix = "SetDefaultSnapshotClassFailed", _NO_DEFAULT
+        reason, prefix = _SINGLE.no_default, _SINGLE.no_default_text
     if claim is None or volume is None or lookup is None or _unbound(claim):
         return Demand(None, reason, prefix + (_unbound(claim) or _unrelated(snapshot, claim, volume)))
     if lookup.next is not None:
@@ -68,32 +114,17 @@ def _of_class(
     snapshot: VolumeSnapshot, claim: Claim, volume: Volume, driver: DriverView, state: SnapshotState
 ) -> Demand:
     """Return the demand for the class that is named, else for the default class of the driver."""
-    name = snapshot.spec.volume_snapshot_class_name
-    if name is None:
-        default = [
-            each
-            for each in state.classes.values()
-            if each.driver == driver.name and each.annotation(names.DEFAULT_SNAPSHOT_CLASS) == "true"
-        ]
-        if len(default) != 1:
-            several = ", ".join(sorted(each.name for each in default))
-            none = f"cannot find default snapshot class of driver {driver.name}"
-            count = f"{len(default)} default snapshot classes were found: {several}" if default else none
-            return Demand(None, "SetDefaultSnapshotClassFailed", _NO_DEFAULT + count)
-        of_class = default[0]
-    elif (known := state.classes.get(name)) is not None:
-        of_class = known
-    else:
-        missing = f'volumesnapshotclass.snapshot.storage.k8s.io "{name}" not found'
-        return Demand(None, "GetSnapshotClassFailed", f"Failed to get snapshot class with error {missing}")
-    flaw = class_flaw(of_class, driver)
+    chosen = chosen_class(snapshot.spec.volume_snapshot_class_name, state.classes, driver, _SINGLE)
+    if isinstance(chosen, Unchosen):
+        return Demand(None, chosen.reason, chosen.message)
+    flaw = class_flaw(chosen, driver)
     if not flaw and not driver.supports("create_snapshot"):
         flaw = f'driver "{driver.name}" makes no snapshots'
     if not flaw and not handle_of(volume):
         flaw = f"the source of volume {volume.name} has nothing by which driver {driver.name} would know it"
     if flaw:
         return Demand(None, "SnapshotContentCreationFailed", NOT_CREATED + flaw)
-    return Demand(Wanted(claim, volume, driver, of_class))
+    return Demand(Wanted(claim, volume, driver, chosen))
 
 
 def _unbound(claim: Claim | None) -> str:

@@ -18,8 +18,10 @@ from volplane.intents.ownership import driver_of
 from volplane.kube import names
 from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.objects import Claim, Volume, VolumeSnapshot, timestamp
+from volplane.snapshots.contents import annotate
 from volplane.snapshots.decide import restored_by
-from volplane.snapshots.groups_contents import CREATE_GROUP, annotate_group, no_groups
+from volplane.snapshots.demand import ClassWords, Unchosen, chosen_class
+from volplane.snapshots.groups_contents import CREATE_GROUP, no_groups
 from volplane.snapshots.groups_objects import (
     GROUP_CONTENTS,
     GROUPS,
@@ -40,7 +42,13 @@ from volplane.state.naming import handle_of
 from volplane.state.records import write_intent
 
 _NOT_CREATED: Final = "failed to create group snapshot content with error "
-_NO_DEFAULT: Final = "Failed to set default group snapshot class with error "
+_WORDS: Final = ClassWords(
+    names.DEFAULT_GROUP_CLASS,
+    "SetDefaultGroupSnapshotClassFailed",
+    "Failed to set default group snapshot class with error ",
+    "GetGroupSnapshotClassFailed",
+    "failed to get group snapshot class with error volumegroupsnapshotclass.groupsnapshot.storage.k8s.io ",
+)
 
 
 def decide_group(key: str, state: SnapshotState, _reads: LiveReads) -> Action:
@@ -106,7 +114,7 @@ def _demand_of(group: VolumeGroupSnapshot, state: SnapshotState) -> _Demand:
     of_class = state.group_classes.get(name) if name is not None else None
     reason, prefix = "GroupSnapshotContentCreationFailed", _NOT_CREATED
     if name is None:
-        reason, prefix = "SetDefaultGroupSnapshotClassFailed", _NO_DEFAULT
+        reason, prefix = _WORDS.no_default, _WORDS.no_default_text
     volumes: list[Volume] = []
     drivers: dict[str, DriverView] = {}
     flaws, foreign = list[str](), list[str]()
@@ -149,33 +157,16 @@ def _unbound(claim: Claim, volume: Volume | None) -> str:
 
 def _of_class(group: VolumeGroupSnapshot, volumes: list[Volume], driver: DriverView, state: SnapshotState) -> _Demand:
     """Return the demand for the class that is named, else for the default class of the driver."""
-    name = group.spec.volume_group_snapshot_class_name
-    if name is None:
-        default = [
-            each
-            for each in state.group_classes.values()
-            if each.driver == driver.name and each.annotation(names.DEFAULT_GROUP_CLASS) == "true"
-        ]
-        if len(default) != 1:
-            several = ", ".join(sorted(each.name for each in default))
-            none = f"cannot find default group snapshot class of driver {driver.name}"
-            count = f"{len(default)} default snapshot classes were found: {several}" if default else none
-            return _Demand(None, "SetDefaultGroupSnapshotClassFailed", _NO_DEFAULT + count)
-        of_class = default[0]
-    elif (known := state.group_classes.get(name)) is not None:
-        of_class = known
-    else:
-        missing = f'volumegroupsnapshotclass.groupsnapshot.storage.k8s.io "{name}" not found'
-        return _Demand(None, "GetGroupSnapshotClassFailed", f"failed to get group snapshot class with error {missing}")
-    flaw = class_flaw(of_class, driver)
-    if not flaw and not driver.supports(CREATE_GROUP):
-        flaw = no_groups(driver)
+    chosen = chosen_class(group.spec.volume_group_snapshot_class_name, state.group_classes, driver, _WORDS)
+    if isinstance(chosen, Unchosen):
+        return _Demand(None, chosen.reason, chosen.message)
+    flaw = class_flaw(chosen, driver) or ("" if driver.supports(CREATE_GROUP) else no_groups(driver))
     handles = [handle_of(volume) for volume in volumes]
     if not flaw and (not all(handles) or len(set(handles)) < len(handles)):
         flaw = f"driver {driver.name} would not know the volumes apart, whose handles are {handles}"
     if flaw:
         return _Demand(None, "GroupSnapshotContentCreationFailed", _NOT_CREATED + flaw)
-    return _Demand(_Wanted(volumes, driver, of_class))
+    return _Demand(_Wanted(volumes, driver, chosen))
 
 
 def claims_of(group: VolumeGroupSnapshot, state: SnapshotState) -> Iterator[Claim]:
@@ -394,7 +385,7 @@ def _deletion(group: VolumeGroupSnapshot, state: SnapshotState) -> Action:
     if content is not None and not state.serves(content.spec.driver):
         return Settled()
     if content is not None and content.annotation(names.GROUP_BEING_DELETED) is None:
-        marked = annotate_group(content, {names.GROUP_BEING_DELETED: "yes"}, why=f"group {group.key} is being deleted")
+        marked = annotate(content, {names.GROUP_BEING_DELETED: "yes"}, why=f"group {group.key} is being deleted")
         return _in_use(group, members, state) or marked
     deletes = content is not None and content.spec.deletion_policy == "Delete"
     why = f"VolumeGroupSnapshot {group.key} is being deleted"

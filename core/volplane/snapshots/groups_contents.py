@@ -10,35 +10,30 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from volplane.assets import Snapshot
-from volplane.controller.actions import Action, LiveReads, Patch, Read, Run, Settled, Wait, warning
+from volplane.controller.actions import Action, LiveReads, Patch, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
-from volplane.intents.ownership import driver_named
 from volplane.kube import names
 from volplane.kube.objects import timestamp
-from volplane.snapshots.contents import NO_SNAPSHOT, UNSERVED, UNSERVED_SECONDS
+from volplane.snapshots.contents import NO_SNAPSHOT, annotate, awaits_owner, cannot, resume, run, serving, show_error
 from volplane.snapshots.groups_objects import GROUP_CONTENTS, GROUPS, VolumeGroupSnapshotContent
 from volplane.snapshots.groups_state import group_intent_of, group_of_content, new_group_intent, sources_of
 from volplane.snapshots.parameters import class_flaw
-from volplane.snapshots.state import TERMINAL, Cutting, GroupCut, Lost, Removed, Removing, SnapshotState, is_terminal
+from volplane.snapshots.state import TERMINAL, GroupCut, Lost, Removed, SnapshotState, is_terminal
 from volplane.state.records import write_intent
 
 CREATE_GROUP: Final = "create_group_snapshot"
 FIND_GROUP: Final = "find_group_snapshot"
 DELETE_GROUP: Final = "delete_group_snapshot"
-_FAILED: Final = "Failed to check and update group snapshot content: "
 
 
 def decide_group_content(name: str, state: SnapshotState, reads: LiveReads) -> Action:
     content = state.group_contents.get(name)
     if content is None:
         return Settled()
-    lookup = driver_named(content.spec.driver, state.cluster)
-    driver = lookup.driver
-    if driver is None:
-        return lookup.next or (Wait(reason=lookup.reason) if lookup.reason else Settled())
+    driver = serving(content, state)
+    if not isinstance(driver, DriverView):
+        return driver
     if content.terminating and not content.has_finalizer(names.GROUP_CONTENT_BOUND):
         return Settled()  # Nothing here holds it.
     if content.terminating and (step := _deletion(content, driver, state, reads)) is not None:
@@ -63,13 +58,13 @@ def _make(content: VolumeGroupSnapshotContent, driver: DriverView, state: Snapsh
     if state.binds() and marked and content.spec.deletion_policy == "Delete":
         return Wait(reason="its VolumeGroupSnapshot is being deleted")
     if not driver.supports(CREATE_GROUP):
-        return _cannot(content, no_groups(driver), state)
+        return cannot(content, no_groups(driver), state)
     if isinstance(step, GroupCut) and (left := max(step.due - state.cluster.monotonic(), 0.0)):
         return Wait(reason="the snapshots are cut and not ready yet", seconds=left)
     if content.handle or not may_cut_group(content, state):
         return run(FIND_GROUP, content, driver)
     first = _declare(content, driver, state)
-    return first or _resume(content, step, state) or run(CREATE_GROUP, content, driver)
+    return first or resume(content, group_intent_of(content), step, state) or run(CREATE_GROUP, content, driver)
 
 
 def no_groups(driver: DriverView) -> str:
@@ -91,7 +86,7 @@ def _show(content: VolumeGroupSnapshotContent, state: SnapshotState) -> Action |
     # Once the outcome is known, this mark would only keep the object from being deleted.
     ended = bool(content.status.volume_group_snapshot_handle) or isinstance(step, Lost)
     if (ended or is_terminal(content.status.error)) and content.annotation(names.GROUP_BEING_CREATED) is not None:
-        return annotate_group(content, {names.GROUP_BEING_CREATED: None}, why="nothing is being cut for it")
+        return annotate(content, {names.GROUP_BEING_CREATED: None}, why="nothing is being cut for it")
     return None
 
 
@@ -115,14 +110,14 @@ def _declare(content: VolumeGroupSnapshotContent, driver: DriverView, state: Sna
     if intent is None:
         volumes = sources_of(content, state)
         if isinstance(volumes, str):
-            return _cannot(content, volumes, state)
+            return cannot(content, volumes, state)
         class_name = content.spec.volume_group_snapshot_class_name or ""
         of_class = state.group_classes.get(class_name)
         if of_class is None:
             missing = f'volumegroupsnapshotclass.groupsnapshot.storage.k8s.io "{class_name}" not found'
-            return _cannot(content, missing, state)
+            return cannot(content, missing, state)
         if flaw := class_flaw(of_class, driver):
-            return _cannot(content, flaw, state)
+            return cannot(content, flaw, state)
         uid = content.spec.volume_group_snapshot_ref.uid
         fresh = new_group_intent(uid, volumes, dict(of_class.parameters or {}), state.cluster)
         annotations[names.INTENT] = write_intent(fresh)
@@ -177,23 +172,6 @@ def _members(content: VolumeGroupSnapshotContent, cut: GroupCut) -> list[dict[st
     ]
 
 
-def show_error(content: VolumeGroupSnapshotContent, message: str, state: SnapshotState) -> Patch | None:
-    """Return the write of an error; None if the status shows it already: the time of the first one is kept."""
-    shown = content.status.error
-    if shown is not None and shown.message == message:
-        return None
-    status = {"readyToUse": False, "error": {"time": timestamp(state.cluster.now()), "message": message}}
-    return _status_patch(content, status, why=message)
-
-
-def _cannot(content: VolumeGroupSnapshotContent, message: str, state: SnapshotState) -> Action:
-    """Show why no call can be made, until something changes."""
-    text = _FAILED + message
-    event = warning(GROUP_CONTENTS, content, "GroupSnapshotContentCheckandUpdateFailed", text)
-    shown = show_error(content, text, state)
-    return replace(shown, events=(event,)) if shown is not None else Wait(reason=message)
-
-
 # --- deletion -----------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +184,7 @@ def _deletion(
     if not state.binds() and content.annotation(names.GROUP_BEING_CREATED) is not None:
         if not content.status.volume_group_snapshot_handle and not isinstance(step, Lost):
             return None
-        return annotate_group(content, {names.GROUP_BEING_CREATED: None}, why="nothing is being cut for it")
+        return annotate(content, {names.GROUP_BEING_CREATED: None}, why="nothing is being cut for it")
     if (first := awaits_group(content, state, reads)) is not None:
         done = content.status.ready_to_use or is_terminal(content.status.error)
         return None if isinstance(first, Wait) and state.binds() and not done else first
@@ -219,7 +197,7 @@ def _deletion(
         return _release(content, why="its snapshots are gone")
     if progress.failure and (patch := show_error(content, progress.failure, state)) is not None:
         return patch
-    return _resume(content, step, state) or run(DELETE_GROUP, content, driver)
+    return resume(content, group_intent_of(content), step, state) or run(DELETE_GROUP, content, driver)
 
 
 def awaits_group(content: VolumeGroupSnapshotContent, state: SnapshotState, reads: LiveReads) -> Action | None:
@@ -228,17 +206,7 @@ def awaits_group(content: VolumeGroupSnapshotContent, state: SnapshotState, read
     unbound = content.spec.source.group_snapshot_handles is not None and not reference.uid
     if unbound or content.annotation(names.GROUP_BEING_DELETED) is not None:
         return None
-    if not state.binds():
-        why = f"the snapshot-controller has not said that VolumeGroupSnapshot {reference.key} is being deleted"
-        return Wait(reason=why, seconds=state.stock_for()[1] if state.common else None)
-    if not reads.serves(GROUPS):
-        return Wait(reason=UNSERVED, seconds=UNSERVED_SECONDS)
-    if not reads.has(GROUPS, reference.key):
-        return Read(GROUPS, reference.key, why="is its VolumeGroupSnapshot gone?")
-    live = reads.get(GROUPS, reference.key)
-    if live is None or (reference.uid and live.uid != reference.uid):
-        return None
-    return Wait(reason=f"VolumeGroupSnapshot {reference.key} needs it: delete that, and it goes with it")
+    return awaits_owner(GROUPS, reference, state, reads)
 
 
 def _release(content: VolumeGroupSnapshotContent, *, why: str) -> Patch:
@@ -249,27 +217,5 @@ def _release(content: VolumeGroupSnapshotContent, *, why: str) -> Patch:
 # --- shared -------------------------------------------------------------------------------------------------------
 
 
-def run(verb: str, content: VolumeGroupSnapshotContent, driver: DriverView) -> Run:
-    group = f"{verb} {content.spec.volume_group_snapshot_class_name or ''}"
-    return Run(verb=verb, key=content.key, uid=content.uid, driver=driver.name, asset=content.name, group=group)
-
-
-def annotate_group(content: VolumeGroupSnapshotContent, annotations: dict[str, str | None], *, why: str) -> Patch:
-    return Patch(kind=GROUP_CONTENTS, target=content, body={"metadata": {"annotations": annotations}}, why=why)
-
-
 def _status_patch(content: VolumeGroupSnapshotContent, status: dict[str, Any], *, why: str) -> Patch:
     return Patch(kind=GROUP_CONTENTS, target=content, body={"status": status}, subresource="status", why=why)
-
-
-def _resume(content: VolumeGroupSnapshotContent, step: object, state: SnapshotState) -> Action | None:
-    """Go on with a long call: keep its state on the content, or wait until it is due; None: call the hook now."""
-    if not isinstance(step, Cutting | Removing):
-        return None
-    field = "deleting" if isinstance(step, Removing) else "state"
-    intent = group_intent_of(content)
-    if intent is not None and step.unrecorded(getattr(intent, field)):
-        kept = replace(intent, **{field: dict(step.state)})
-        return annotate_group(content, {names.INTENT: write_intent(kept)}, why="keep the driver's state")
-    left = step.left(state.cluster.monotonic())
-    return Wait(reason="the driver is at work on the snapshots", seconds=left) if left else None

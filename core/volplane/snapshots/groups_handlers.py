@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from volplane.controller.actions import Queue
@@ -50,25 +50,23 @@ class GroupHandlers:
 
     def content_changed(self, old: VolumeGroupSnapshotContent | None, new: VolumeGroupSnapshotContent | None) -> None:
         known = new or old or VolumeGroupSnapshotContent()
-        if new is None:
-            self.state.grouped.forget(known.uid)
-        elif new.status.error is not None:
-            self.state.grouped.get(new.uid).error_seen(new.status.error.message)
+        self.state.progress_seen(self.state.grouped, known, gone=new is None)
         self.contents.enqueue(known.key)
         self.groups.enqueue(known.spec.volume_group_snapshot_ref.key)
 
     def class_changed(self, _old: VolumeGroupSnapshotClass | None, _new: VolumeGroupSnapshotClass | None) -> None:
-        for key in self.waiting():
-            self.groups.enqueue(key)
-        for content in self.state.group_contents.values():
-            if not content.handle:
-                self.contents.enqueue(content.key)
+        """Look at what waits for a class."""
+        self._enqueue(self.waiting(), (each.key for each in self.state.group_contents.values() if not each.handle))
 
     def lease_changed(self, _old: Lease | None, _new: Lease | None) -> None:
-        for group in self.state.groups.values():
-            self.groups.enqueue(group.key)
-        for content in self.state.group_contents.values():
-            self.contents.enqueue(content.key)
+        """Look at everything: another controller may have begun or ceased to bind groups."""
+        self._enqueue(self.state.groups.keys(), self.state.group_contents.keys())
+
+    def _enqueue(self, groups: Iterable[str], contents: Iterable[str]) -> None:
+        for key in groups:
+            self.groups.enqueue(key)
+        for key in contents:
+            self.contents.enqueue(key)
 
     def member_changed(self, old: VolumeSnapshot | None, new: VolumeSnapshot | None) -> None:
         known = new or old or VolumeSnapshot()

@@ -5,7 +5,6 @@ As `operation` for one snapshot. Before anything is destroyed the content is rea
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,7 +20,6 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
-from volplane.operations.operation import Again
 from volplane.requests import (
     DeleteGroupSnapshotRequest,
     FindGroupSnapshotRequest,
@@ -31,11 +29,10 @@ from volplane.requests import (
 from volplane.snapshots.groups_contents import CREATE_GROUP, DELETE_GROUP, FIND_GROUP, awaits_group, may_cut_group
 from volplane.snapshots.groups_objects import GROUP_CONTENTS, GROUPS, VolumeGroupSnapshotContent, group_name
 from volplane.snapshots.groups_state import group_intent_of, group_of_content, owner_of_group, sources_of
-from volplane.snapshots.state import ContentProgress, Cutting, GroupCut, Lost, Removed, Removing, SnapshotState
+from volplane.snapshots.operation import Step, ask, end_started, on_content, require_absent
+from volplane.snapshots.state import ContentProgress, GroupCut, Lost, Removed, Removing, SnapshotState
 
 GROUP_QUEUE: Final = "group-snapshot-contents"
-
-_Content = Callable[[Run, VolumeGroupSnapshotContent, DriverView, ContentProgress], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +42,11 @@ class GroupOperations:
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers of the queue of contents of groups, by verb."""
-        return {
-            CREATE_GROUP: partial(self._on_content, self._create),
-            FIND_GROUP: partial(self._on_content, self._find),
-            DELETE_GROUP: partial(self._on_content, self._delete),
-        }
+        steps = {CREATE_GROUP: self._create, FIND_GROUP: self._find, DELETE_GROUP: self._delete}
+        return {verb: partial(self._on_content, step) for verb, step in steps.items()}
 
-    def _on_content(self, do: _Content, run: Run) -> Work:
-        driver = self.deps.driver(run)
-
-        async def work() -> None:
-            content = self.state.group_contents.get(run.key)
-            if content is None or content.uid != run.uid:
-                return
-            progress = self.state.grouped.track(run.uid)
-            try:
-                await do(run, content, driver, progress)
-            except errors.BackendError as error:
-                self._failed(run, content, progress, error)
-                raise
-
-        return work
+    def _on_content(self, do: Step[VolumeGroupSnapshotContent], run: Run) -> Work:
+        return on_content(run, self.deps, self.state.group_contents, self.state.grouped, do=do, failed=self._failed)
 
     async def _create(
         self, _run: Run, content: VolumeGroupSnapshotContent, driver: DriverView, progress: ContentProgress
@@ -91,13 +72,8 @@ class GroupOperations:
             group=SnapshotIdentity(namespace=reference.namespace, name=reference.name, content=content.name),
             parameters=driver.typed_parameters(intent.parameters, of_snapshot=True),
         )
-        progress.attempted = None
-        try:
-            result = await self.deps.hooks.call(driver, request)
-        finally:
-            progress.attempted = cluster.monotonic()
-        if isinstance(result, InProgress):
-            progress.reached(Cutting(dict(result.state), self.deps.next_due(result.retry_after), intent.state))
+        result = await ask(self.deps, driver, request, progress, intent.state)
+        if result is None:
             return
         made, wanted = {each.source for each in result.snapshots}, {each.handle for each in identities}
         if made != wanted:
@@ -113,7 +89,7 @@ class GroupOperations:
             return
         if content.handle:
             raise errors.NotFound(f"the storage has no snapshots of group {content.handle}")
-        self._absent(progress, driver)
+        require_absent(progress, driver, self.state)
         await self._end_started(content, driver, progress, Lost())
 
     async def _look(self, content: VolumeGroupSnapshotContent, driver: DriverView) -> GroupSnapshot | None:
@@ -136,26 +112,12 @@ class GroupOperations:
         asked = min((each.retry_after for each in found.snapshots if not each.ready), default=None)
         progress.reached(GroupCut(found, round(at * 1000) * 10**6, cluster.monotonic() + LONG_CALL.delay(asked=asked)))
 
-    def _absent(self, progress: ContentProgress, driver: DriverView) -> None:
-        """Raise Again until it is proven that no snapshot of the group exists."""
-        left = progress.absence_seen(self.state.cluster.monotonic(), driver.info.settle_seconds)
-        if left > 0:
-            raise Again(after=left)
-
     async def _end_started(
         self, content: VolumeGroupSnapshotContent, driver: DriverView, progress: ContentProgress, none: Lost | Removed
     ) -> None:
-        """Call again what answered `InProgress`, before whose end `Absent` proves nothing; then there is none."""
-        intent = group_intent_of(content)
-        if intent is None or intent.state is None or isinstance(sources_of(content, self.state), str):
-            progress.reached(none)
-            return
-        try:
-            await self._cut(content, driver, progress)
-        except errors.BackendError as error:
-            if not isinstance(error, errors.NotFound) and not (error.nothing_left and isinstance(none, Removed)):
-                raise
-            progress.reached(none)
+        intent, there = group_intent_of(content), not isinstance(sources_of(content, self.state), str)
+        started = intent is not None and intent.state is not None and there
+        await end_started(self._cut(content, driver, progress) if started else None, progress, none)
 
     # --- deleting -------------------------------------------------------------------------------------------------
 
@@ -170,7 +132,7 @@ class GroupOperations:
         if not handle:
             found = progress.step.group if isinstance(progress.step, GroupCut) else await self._look(live, driver)
             if found is None:
-                self._absent(progress, driver)
+                require_absent(progress, driver, self.state)
                 await self._end_started(live, driver, progress, Removed())
                 return
             handle, snapshots = found.handle, tuple(each.handle for each in found.snapshots)

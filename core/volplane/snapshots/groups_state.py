@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import msgspec
 
 from volplane.assets import SnapshotOwnership
 from volplane.kube import names
@@ -15,36 +12,16 @@ from volplane.snapshots.groups_objects import (
     VolumeGroupSnapshot,
     VolumeGroupSnapshotContent,
 )
-from volplane.snapshots.state import SnapshotState, claim_uid_of, handle_in_source
+from volplane.snapshots.state import (
+    GroupIntent,
+    GroupMember,
+    SnapshotState,
+    claim_uid_of,
+    handle_in_source,
+)
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import handle_of
-from volplane.state.records import INTENT_VERSION, Intent, read_intent
-
-
-class GroupMember(msgspec.Struct, frozen=True):
-    """A volume of a group."""
-
-    handle: str
-    """By which the content names it."""
-    asset: str
-    """By which the driver knows it."""
-    volume: str
-    """Name of the PersistentVolume."""
-    claim: str
-    """Uid of the claim to which that is bound: nothing is cut once it is another one's."""
-
-
-class GroupIntent(Intent, frozen=True):
-    """On the content of a group, written before the hook may cut; as `SnapshotIntent`."""
-
-    cluster: str
-    group: str
-    """Uid of the VolumeGroupSnapshot in the marks."""
-    members: tuple[GroupMember, ...]
-    parameters: dict[str, str] = msgspec.field(default_factory=dict)
-    state: dict[str, Any] | None = None
-    deleting: dict[str, Any] | None = None
-    fence: str = ""
+from volplane.state.records import INTENT_VERSION, read_intent
 
 
 def new_group_intent(

@@ -64,10 +64,7 @@ class SnapshotHandlers:
 
     def content_changed(self, old: VolumeSnapshotContent | None, new: VolumeSnapshotContent | None) -> None:
         known = new or old or VolumeSnapshotContent()
-        if new is None:
-            self.state.progress.forget(known.uid)
-        elif new.status.error is not None:
-            self.state.progress.get(new.uid).error_seen(new.status.error.message)
+        self.state.progress_seen(self.state.progress, known, gone=new is None)
         self.contents.enqueue(known.key)
         self.snapshots.enqueue(known.spec.volume_snapshot_ref.key)
 

@@ -6,11 +6,11 @@ destroys reads the content live, with its policy, and the VolumeSnapshot that it
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from volplane import errors
 from volplane._delays import LONG_CALL
@@ -21,10 +21,11 @@ from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
+from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, Kind
 from volplane.kube.objects import KubeObject, VolumeSnapshotContent
 from volplane.operations.operation import Again
-from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, SnapshotIdentity, SnapshotRequest
+from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, HookRequest, SnapshotIdentity, SnapshotRequest
 from volplane.snapshots.contents import CREATE, DELETE, FIND, awaits_snapshot, may_cut
 from volplane.snapshots.state import (
     ContentProgress,
@@ -40,12 +41,85 @@ from volplane.snapshots.state import (
     owner_of_snapshot,
     snapshot_name,
 )
+from volplane.state.progress import ProgressTable
 
 QUEUE: Final = "snapshot-contents"
 _SAME_MOMENT: Final = 1.0
 """Seconds by which two tellings of one moment may differ: a VolumeSnapshot shows whole seconds."""
 
-_Content = Callable[[Run, VolumeSnapshotContent, DriverView, ContentProgress], Awaitable[None]]
+C = TypeVar("C", bound=KubeObject)
+R = TypeVar("R")
+Step = Callable[[Run, C, DriverView, ContentProgress], Awaitable[None]]
+"""An operation on a content."""
+
+
+def on_content(
+    run: Run,
+    deps: OperationDeps,
+    contents: Cache[C],
+    progress: ProgressTable[str, ContentProgress],
+    *,
+    do: Step[C],
+    failed: Callable[[Run, C, ContentProgress, errors.BackendError], None],
+) -> Work:
+    """Return an operation on a content as work: with its driver and its record, and what keeps its failure."""
+    driver = deps.driver(run)
+
+    async def work() -> None:
+        content = contents.get(run.key)
+        if content is None or content.uid != run.uid:
+            return
+        known = progress.track(run.uid)
+        try:
+            await do(run, content, driver, known)
+        except errors.BackendError as error:
+            failed(run, content, known, error)
+            raise
+
+    return work
+
+
+async def ask(
+    deps: OperationDeps,
+    driver: DriverView,
+    request: HookRequest[R | InProgress],
+    progress: ContentProgress,
+    given: Mapping[str, Any] | None,
+) -> R | None:
+    """Call the hook that cuts, and return what it made; None: it goes on. given: the recorded state of the call."""
+    progress.attempted = None
+    try:
+        result = await deps.hooks.call(driver, request)
+    finally:
+        progress.attempted = deps.cluster.monotonic()
+    if isinstance(result, InProgress):
+        progress.reached(Cutting(dict(result.state), deps.next_due(result.retry_after), given))
+        return None
+    return result
+
+
+def require_absent(progress: ContentProgress, driver: DriverView, state: SnapshotState) -> None:
+    """Raise Again until it is proven that no snapshot exists."""
+    left = progress.absence_seen(state.cluster.monotonic(), driver.info.settle_seconds)
+    if left > 0:
+        raise Again(after=left)
+
+
+async def end_started(cut: Awaitable[None] | None, progress: ContentProgress, none: Lost | Removed) -> None:
+    """Call again what answered `InProgress`, before whose end `Absent` proves nothing; then there is none.
+
+    cut: that call; None: nothing was started, or nothing comes of it any more. A deletion takes a refusal that left
+    nothing for the end.
+    """
+    if cut is None:
+        progress.reached(none)
+        return
+    try:
+        await cut
+    except errors.BackendError as error:
+        if not isinstance(error, errors.NotFound) and not (error.nothing_left and isinstance(none, Removed)):
+            raise
+        progress.reached(none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +135,8 @@ class SnapshotOperations:
             DELETE: partial(self._on_content, self._delete),
         }
 
-    def _on_content(self, do: _Content, run: Run) -> Work:
-        driver = self.deps.driver(run)
-
-        async def work() -> None:
-            content = self.state.contents.get(run.key)
-            if content is None or content.uid != run.uid:
-                return
-            progress = self.state.progress.track(run.uid)
-            try:
-                await do(run, content, driver, progress)
-            except errors.BackendError as error:
-                self._failed(run, content, progress, error)
-                raise
-
-        return work
+    def _on_content(self, do: Step[VolumeSnapshotContent], run: Run) -> Work:
+        return on_content(run, self.deps, self.state.contents, self.state.progress, do=do, failed=self._failed)
 
     # --- making ---------------------------------------------------------------------------------------------------
 
@@ -105,13 +166,8 @@ class SnapshotOperations:
             snapshot=SnapshotIdentity(namespace=reference.namespace, name=reference.name, content=content.name),
             parameters=driver.typed_parameters(intent.parameters, of_snapshot=True),
         )
-        progress.attempted = None
-        try:
-            result = await self.deps.hooks.call(driver, request)
-        finally:
-            progress.attempted = self.state.cluster.monotonic()
-        if isinstance(result, InProgress):
-            progress.reached(Cutting(dict(result.state), self.deps.next_due(result.retry_after), intent.state))
+        result = await ask(self.deps, driver, request, progress, intent.state)
+        if result is None:
             return
         if result.source and result.source != identity.handle:
             made = f"snapshot {result.handle} is of {result.source}"
@@ -129,27 +185,16 @@ class SnapshotOperations:
         handle = content.status.snapshot_handle or content.spec.source.snapshot_handle
         if handle:
             raise errors.NotFound(f"the storage has no snapshot {handle}")
-        self._absent(progress, driver)
+        require_absent(progress, driver, self.state)
         await self._end_started(content, driver, progress, Lost())
 
     async def _end_started(
         self, content: VolumeSnapshotContent, driver: DriverView, progress: ContentProgress, none: Lost | Removed
     ) -> None:
-        """Call again what answered `InProgress`, before whose end `Absent` proves nothing; then there is none.
-
-        Of a source that is gone nothing comes any more; and a deletion takes a refusal that left nothing for the end.
-        """
+        """Follow what was started to its end (`end_started`), but for a volume that is gone, or another claim's."""
         intent = intent_of(content)
-        # What was started is followed to its end, but for a volume that is gone, or another claim's.
-        if intent is None or intent.state is None or self.state.source_of(content) is None:
-            progress.reached(none)
-            return
-        try:
-            await self._cut(content, driver, progress)
-        except errors.BackendError as error:
-            if not isinstance(error, errors.NotFound) and not (error.nothing_left and isinstance(none, Removed)):
-                raise
-            progress.reached(none)
+        started = intent is not None and intent.state is not None and self.state.source_of(content) is not None
+        await end_started(self._cut(content, driver, progress) if started else None, progress, none)
 
     async def _look(self, content: VolumeSnapshotContent, driver: DriverView) -> Snapshot | None:
         intent, source = intent_of(content), content.spec.source
@@ -196,12 +241,6 @@ class SnapshotOperations:
         snapshot = self.state.snapshot_of(content) if self.state.binds() else None
         return (VOLUME_SNAPSHOT_CONTENTS, content) if snapshot is None else (VOLUME_SNAPSHOTS, snapshot)
 
-    def _absent(self, progress: ContentProgress, driver: DriverView) -> None:
-        """Raise Again until it is proven that no snapshot exists."""
-        left = progress.absence_seen(self.state.cluster.monotonic(), driver.info.settle_seconds)
-        if left > 0:
-            raise Again(after=left)
-
     # --- deleting -------------------------------------------------------------------------------------------------
 
     async def _delete(
@@ -241,7 +280,7 @@ class SnapshotOperations:
             return progress.step.snapshot.handle
         if (found := await self._look(live, driver)) is not None:
             return found.handle
-        self._absent(progress, driver)
+        require_absent(progress, driver, self.state)
         await self._end_started(live, driver, progress, Removed())
         return progress.step.snapshot.handle if isinstance(progress.step, Cut) else ""
 
@@ -289,7 +328,7 @@ class SnapshotOperations:
             request = FindSnapshotRequest(context=self.deps.context(driver), name=name, owner=owner)
             found = await self.deps.hooks.call(driver, request)
             if not isinstance(found, Snapshot) or not _same_moment(found, snapshot.status.creation_time):
-                self._absent(progress, driver)
+                require_absent(progress, driver, self.state)
                 progress.reached(Lost())
             else:
                 self._found(progress, found)

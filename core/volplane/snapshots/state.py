@@ -70,6 +70,32 @@ class SnapshotIntent(Intent, frozen=True):
     """The term (`volplane.Fence`) in which it was written; "" = without an election."""
 
 
+class GroupMember(msgspec.Struct, frozen=True):
+    """A volume of a group."""
+
+    handle: str
+    """By which the content names it."""
+    asset: str
+    """By which the driver knows it."""
+    volume: str
+    """Name of the PersistentVolume."""
+    claim: str
+    """Uid of the claim to which that is bound: nothing is cut once it is another one's."""
+
+
+class GroupIntent(Intent, frozen=True):
+    """On the content of a group, written before the hook may cut; as `SnapshotIntent`."""
+
+    cluster: str
+    group: str
+    """Uid of the VolumeGroupSnapshot in the marks."""
+    members: tuple[GroupMember, ...]
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
+    state: dict[str, Any] | None = None
+    deleting: dict[str, Any] | None = None
+    fence: str = ""
+
+
 class Cutting(LongCall, frozen=True):
     """`create_snapshot` goes on: the moment may lie ahead."""
 
@@ -234,6 +260,19 @@ class SnapshotState:
         """Return the name of another content that leads to the same snapshot and stays; "" if there is none."""
         others = (each for each in self.contents.by_index("handle", handle) if each.spec.driver == content.spec.driver)
         return next((each.name for each in others if each.uid != content.uid and not each.terminating), "")
+
+    @staticmethod
+    def progress_seen(
+        table: ProgressTable[str, ContentProgress],
+        content: VolumeSnapshotContent | VolumeGroupSnapshotContent,
+        *,
+        gone: bool,
+    ) -> None:
+        """Note what a content shows, or forget it."""
+        if gone:
+            table.forget(content.uid)
+        elif content.status.error is not None:
+            table.get(content.uid).error_seen(content.status.error.message)
 
     def count(self) -> Counter[tuple[str, str]]:
         """Count the VolumeSnapshots of our drivers by driver and state."""
