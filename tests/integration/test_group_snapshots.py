@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from typing import Any
@@ -145,6 +146,48 @@ async def test_a_member_cannot_be_deleted_while_its_group_exists() -> None:
         assert "belongs to group snapshot default/g" in event["message"]
         assert len(world.members()) == 2
         assert len(made.snapshots) == 2
+
+
+async def test_a_group_waits_for_what_is_being_made_of_a_member() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.ready()
+        member = world.members()[0]["metadata"]["name"]
+        source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": member}
+        await cluster.create_claim("restored", storage_class="none", dataSource=source)
+        group = world.snapshot()
+        cluster.api.delete("volumegroupsnapshots", "g")
+
+        def told() -> list[str]:
+            events = cluster.api.events(group)
+            return [each["message"] for each in events if each["reason"] == "SnapshotDeletePending"]
+
+        [message] = await world.wait(told)
+        assert f"Snapshot default/{member} belonging to VolumeGroupSnapshot default/g" in message
+        assert len(made.snapshots) == 2
+        cluster.api.delete("persistentvolumeclaims", "restored")
+        await world.gone("g")
+        await world.wait(lambda: not made.snapshots)
+
+
+async def test_a_group_whose_claims_are_not_bound_yet_is_cut_as_soon_as_they_are() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        late = await cluster.create_claim("late", storage_class="later")
+        cluster.api.patch("persistentvolumeclaims", "late", {"metadata": {"labels": LABELS}})
+        world.cut()
+        shown = lambda: ((world.snapshot().get("status") or {}).get("error") or {}).get("message")  # noqa: E731
+        assert "the PVC late is not yet bound to a PV" in await world.wait(shown)
+        await asyncio.sleep(1000.0)
+        await cluster.create_class("later")
+        await cluster.wait_bound(late)
+        await world.status("g", 5.0, readyToUse=True)
+        assert len(made.snapshots) == 3
 
 
 async def test_the_whole_selector_counts() -> None:

@@ -82,9 +82,8 @@ class GroupHandlers:
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         """Look at groups that have no content yet; and a claim that restores a member holds its group."""
         known = new or old or Claim()
-        for group in self.state.groups.values():
-            if group.namespace == known.namespace and (group.terminating or group.status.creation_time is None):
-                self.groups.enqueue(group.key)
+        for group in self.state.groups.by_index("claims", known.namespace):
+            self.groups.enqueue(group.key)
 
     def waiting(self) -> Iterator[str]:
         """Yield the keys of groups that are not ready."""

@@ -159,11 +159,9 @@ class GroupOperations:
 
     def _shared_with(self, content: VolumeGroupSnapshotContent, handle: str) -> str:
         """Return the name of another content that leads to the same group and stays; "" if there is none."""
-        for each in self.state.group_contents.values():
-            same = each.spec.driver == content.spec.driver and each.handle == handle
-            if same and each.uid != content.uid and not each.terminating:
-                return each.name
-        return ""
+        others = (each for each in self.state.group_contents.by_index("handle", handle) if each.uid != content.uid)
+        same = (each for each in others if each.spec.driver == content.spec.driver and not each.terminating)
+        return next((each.name for each in same), "")
 
     async def _require_unused(self, live: VolumeGroupSnapshotContent, driver: DriverView) -> None:
         """Raise Again unless the live content may lose its snapshots: policy, marks and group say so."""

@@ -171,6 +171,15 @@ CONTENT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshotContent]]] = {
 """handle: by the snapshots to which it leads."""
 
 
+GROUP_INDEXES: Final[Mapping[str, IndexFunction[VolumeGroupSnapshot]]] = {
+    "claims": lambda group: [group.namespace] if group.terminating or group.status.creation_time is None else []
+}
+"""claims: by the namespace whose claims matter to it now: they are chosen, or may be made from its members."""
+GROUP_CONTENT_INDEXES: Final[Mapping[str, IndexFunction[VolumeGroupSnapshotContent]]] = {
+    "handle": lambda content: [content.handle] if content.handle else []
+}
+
+
 def _of_the_system(namespace: str, ours: str) -> bool:
     """Return whether only administrators write in this namespace: it is ours, or has a prefix that is reserved."""
     return namespace == ours or namespace.startswith(("kube-", "openshift-"))
@@ -190,8 +199,10 @@ class SnapshotState:
     """Those of stock snapshot-controllers."""
     progress: ProgressTable[str, ContentProgress] = field(default_factory=lambda: ProgressTable(ContentProgress))
     """By uid of the content."""
-    groups: Cache[VolumeGroupSnapshot] = field(default_factory=lambda: Cache(GROUPS))
-    group_contents: Cache[VolumeGroupSnapshotContent] = field(default_factory=lambda: Cache(GROUP_CONTENTS))
+    groups: Cache[VolumeGroupSnapshot] = field(default_factory=lambda: Cache(GROUPS, GROUP_INDEXES))
+    group_contents: Cache[VolumeGroupSnapshotContent] = field(
+        default_factory=lambda: Cache(GROUP_CONTENTS, GROUP_CONTENT_INDEXES)
+    )
     group_classes: Cache[VolumeGroupSnapshotClass] = field(default_factory=lambda: Cache(GROUP_CLASSES))
     grouped: ProgressTable[str, ContentProgress] = field(default_factory=lambda: ProgressTable(ContentProgress))
     """By uid of the content of a group."""
