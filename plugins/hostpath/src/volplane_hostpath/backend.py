@@ -19,14 +19,18 @@ from volplane import (
     Capacity,
     CapacityRequest,
     Context,
+    DeleteGroupSnapshotRequest,
     DeleteRequest,
     DeleteSnapshotRequest,
     DescribeRequest,
     Done,
     DriverInfo,
     ExpandRequest,
+    FindGroupSnapshotRequest,
     FindRequest,
     FindSnapshotRequest,
+    GroupSnapshot,
+    GroupSnapshotRequest,
     InProgress,
     InspectRequest,
     InvalidArgument,
@@ -82,6 +86,7 @@ from volplane_hostpath.delete import (
 from volplane_hostpath.dirfd import NotADirectory, closing, directory_exists, entry_exists, open_path
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_SPACE, storage_errors
+from volplane_hostpath.group_snapshots import GroupSnapshots, known_group, members_of, shown, unfinished
 from volplane_hostpath.index import VolumeIndex, known_volume_marker
 from volplane_hostpath.inspect import inspect_volume
 from volplane_hostpath.listing import list_page
@@ -115,6 +120,8 @@ from volplane_hostpath.update import adopt_marker, expand_marker
 
 _ONE_NODE = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
 _RETRY_SECONDS = 0.1
+_LONGEST_GROUP = 238
+"""Characters of a group's name, to which its members add a number."""
 _ARCHIVE_SECONDS = 2.0
 """Of each probe, for archives whose time is over."""
 
@@ -141,6 +148,7 @@ class HostPathBackend(BackendSpec):
         self._usage = UsageReport()
         self._copies = Copies()
         self._snapshots = Snapshots(self._index, self._waits, self._copies)
+        self._groups = GroupSnapshots(self._index, self._waits, self._snapshots)
 
     @hookimpl
     def describe(self, request: DescribeRequest) -> DriverInfo:
@@ -436,6 +444,44 @@ class HostPathBackend(BackendSpec):
         return Done() if finished else InProgress(retry_after=_RETRY_SECONDS)
 
     @hookimpl
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        """Cut subvolumes of btrfs at one moment."""
+        name = check_name(request.name, _LONGEST_GROUP)
+        with self._volume(name, request.context, f"make the snapshots {name}") as root:
+            for volume in request.volumes:
+                if volume.owner is not None:
+                    _check_root(root, volume)
+            return self._groups.create(root, request)
+
+    @hookimpl
+    def find_group_snapshot(self, request: FindGroupSnapshotRequest) -> GroupSnapshot | Absent:
+        """Return a group; what a crash has left of its making is finished."""
+        with self._root(request.context, "look for the snapshots of a group") as root:
+            name = snapshot_name(root, request.handle) if request.handle else request.name
+            record = known_group(root, check_name(name, _LONGEST_GROUP)) if name else None
+            if record is None or (request.owner is not None and record.owner != request.owner):
+                return Absent()
+            if not unfinished(root, record):
+                group = shown(root, record)
+                return group if group.snapshots else Absent()
+        with self._volume(record.name, request.context, f"finish the snapshots {record.name}") as root:
+            return self._groups.whole(root, record, request.context)
+
+    @hookimpl
+    def delete_group_snapshot(self, request: DeleteGroupSnapshotRequest) -> Done | InProgress:
+        """Remove all copies, if the markers of all prove that they are the owner's."""
+        context = request.context
+        with self._root(context, "delete the snapshots of a group", of_any_cluster=True) as root:
+            name = snapshot_name(root, request.handle)
+            if name is None:
+                return Done()
+            known = _refuse_other_group(root, check_name(name, _LONGEST_GROUP), request)
+        with self._volume(name, context, f"delete the snapshots {name}") as root:
+            known = _refuse_other_group(root, name, request)
+            finished = self._groups.delete(root, name, known, context)
+        return Done() if finished else InProgress(retry_after=_RETRY_SECONDS)
+
+    @hookimpl
     def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:
         """Return the whole snapshots of all clusters."""
         with self._root(request.context, "list the snapshots") as root:
@@ -507,6 +553,15 @@ def _refuse_other_snapshot(root: Root, name: str, request: DeleteSnapshotRequest
     marker = known_snapshot(root, name)
     if marker is not None:
         marker.refuse_other_owner(request.owner, request.context.cluster_id)
+
+
+def _refuse_other_group(root: Root, name: str, request: DeleteGroupSnapshotRequest) -> list[str]:
+    """Raise `AlreadyExists` if one of the snapshots is another's; return the names that the request knows."""
+    known = [check_name(each) for handle in request.snapshots if (each := snapshot_name(root, handle))]
+    for member in members_of(root, name, known):
+        deletion = DeleteSnapshotRequest(context=request.context, handle=member, owner=request.owner)
+        _refuse_other_snapshot(root, member, deletion)
+    return known
 
 
 def _present_marker(root: Root, name: str, volume: VolumeIdentity) -> VolumeMarker:

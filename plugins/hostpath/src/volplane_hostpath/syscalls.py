@@ -47,6 +47,13 @@ def syncfs(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def ioctl_alone(fd: int, request: int, arguments: bytes) -> None:
+    """Call ioctl(2) while other threads run, which `fcntl.ioctl` does not for long arguments. Raises OSError."""
+    if _LIBC.ioctl(fd, ctypes.c_ulong(request), ctypes.create_string_buffer(arguments, max(len(arguments), 1))) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 def _available() -> bool:
     # ENOSYS on older kernels, EPERM from the seccomp filters of older container runtimes.
     parent = os.open("/", os.O_PATH | os.O_CLOEXEC)
