@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from integration.snapshot_world import World, crash_at, storage
+from integration.snapshot_world import World, beside, crash_at, storage
 from volplane import InProgress, Unsupported
 from volplane.kube import names
 from volplane.snapshots.groups_objects import GROUP_API
@@ -348,3 +348,89 @@ async def test_a_group_is_explained() -> None:
         assert "group default/g can be used" in told.situation
         assert "it is of 2 volumes; 2 of them have a snapshot" in told.situation
         assert not cluster.controllers.plane.explain("group", "default/none").found
+
+
+# --- contents of others -----------------------------------------------------------------------------------------------
+
+
+def content_of(cluster: Cluster, source: Any, **reference: Any) -> Any:
+    spec = {
+        "volumeGroupSnapshotRef": {"namespace": "default", "name": "g", **reference},
+        "source": source,
+        "driver": cluster.driver,
+        "deletionPolicy": "Delete",
+        "volumeGroupSnapshotClassName": "together",
+    }
+    return cluster.api.create("volumegroupsnapshotcontents", {"metadata": {"name": "gc"}, "spec": spec})
+
+
+async def test_a_content_that_a_person_wrote_is_bound_and_its_group_is_looked_up_and_deleted() -> None:
+    made = storage()
+    async with Cluster([MemoryBackend(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin(policy="Retain")
+        world.cut()
+        await world.ready()
+        [retained] = cluster.api.all("volumegroupsnapshotcontents")
+        handles = [each["snapshotHandle"] for each in retained["status"]["volumeSnapshotInfoList"]]
+        cluster.api.delete("volumegroupsnapshots", "g")
+        await world.gone("g")
+        handle = retained["status"]["volumeGroupSnapshotHandle"]
+        cluster.api.delete("volumegroupsnapshotcontents", retained["metadata"]["name"])
+        source = {"volumeGroupSnapshotHandle": handle, "volumeSnapshotHandles": handles}
+        content_of(cluster, {"groupSnapshotHandles": source})
+        body = {"source": {"volumeGroupSnapshotContentName": "gc"}}
+        group = cluster.api.create("volumegroupsnapshots", {"metadata": {"name": "g"}, "spec": body})
+        status = await world.status("g", readyToUse=True)
+        assert status["boundVolumeGroupSnapshotContentName"] == "gc"
+        bound = cluster.api.get("volumegroupsnapshotcontents", "gc") or {}
+        assert bound["spec"]["volumeGroupSnapshotRef"]["uid"] == group["metadata"]["uid"]
+        assert bound["status"]["volumeGroupSnapshotHandle"] == handle
+        assert len(made.snapshots) == 2
+        cluster.api.delete("volumegroupsnapshots", "g")
+        await world.gone("g")
+        assert not made.snapshots
+
+
+async def test_a_group_whose_handle_the_storage_does_not_know_says_so() -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        source = {"volumeGroupSnapshotHandle": "no-such-group", "volumeSnapshotHandles": ["a"]}
+        content_of(cluster, {"groupSnapshotHandles": source})
+        body = {"source": {"volumeGroupSnapshotContentName": "gc"}}
+        cluster.api.create("volumegroupsnapshots", {"metadata": {"name": "g"}, "spec": body})
+        shown = lambda: ((world.snapshot().get("status") or {}).get("error") or {}).get("message")  # noqa: E731
+        assert "the storage has no snapshots of group no-such-group" in await world.wait(shown)
+
+
+async def test_beside_a_stock_snapshot_controller_only_the_half_of_the_sidecar_is_played() -> None:
+    made = storage()
+    async with beside(made) as single:
+        cluster, world = single.cluster, Groups(single.cluster)
+        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"labels": LABELS}})
+        body = {"metadata": {"name": "together"}, "driver": cluster.driver, "deletionPolicy": "Delete"}
+        cluster.api.create("volumegroupsnapshotclasses", body)
+        group = world.cut(volumeGroupSnapshotClassName="together")
+        claim = cluster.api.get("persistentvolumeclaims", "data") or {}
+        volume = cluster.api.get("persistentvolumes", claim["spec"]["volumeName"]) or {}
+        handle = volume["metadata"]["annotations"][names.HANDLE]
+        content_of(cluster, {"volumeHandles": [handle]}, uid=group["metadata"]["uid"])
+
+        def content() -> Any:
+            return cluster.api.get("volumegroupsnapshotcontents", "gc")
+
+        await world.wait(lambda: (content().get("status") or {}).get("readyToUse"))
+        await cluster.settle()
+        assert names.GROUP_BEING_CREATED not in content()["metadata"]["annotations"]
+        [info] = content()["status"]["volumeSnapshotInfoList"]
+        assert info["volumeHandle"] == handle
+        assert not world.members()
+        assert "status" not in world.snapshot()
+        cluster.api.delete("volumegroupsnapshotcontents", "gc")
+        await asyncio.sleep(30.0)
+        assert made.snapshots, "the snapshot-controller has not said that the group is being deleted"
+        marks = {"annotations": {names.GROUP_BEING_DELETED: "yes"}}
+        cluster.api.patch("volumegroupsnapshotcontents", "gc", {"metadata": marks})
+        await world.wait(lambda: content() is None)
+        assert not made.snapshots
