@@ -11,6 +11,7 @@ import pytest
 
 from integration.snapshot_world import World, beside, crash_at, storage
 from volplane import InProgress, Unsupported
+from volplane.controller.metrics import Metrics
 from volplane.kube import names
 from volplane.snapshots.groups_objects import GROUP_API
 from volplane_embedded.apiserver.custom_kinds import definitions
@@ -348,6 +349,21 @@ async def test_a_group_is_explained() -> None:
         assert "group default/g can be used" in told.situation
         assert "it is of 2 volumes; 2 of them have a snapshot" in told.situation
         assert not cluster.controllers.plane.explain("group", "default/none").found
+
+
+async def test_groups_are_counted_by_driver_and_state() -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        world.cut("wrong", source={"selector": {"matchLabels": {"a": "b"}}}, volumeGroupSnapshotClassName="together")
+        await world.ready()
+        await world.wait(lambda: (world.snapshot("wrong").get("status") or {}).get("error"))
+        metrics = Metrics()
+        cluster.controllers.plane.controllers["group-snapshot-contents"].measure(metrics)
+        for state in ("ready", "error"):
+            labels = {"driver": cluster.driver, "state": state}
+            assert metrics.registry.get_sample_value("volplane_group_snapshots", labels) == 1
 
 
 # --- contents of others -----------------------------------------------------------------------------------------------

@@ -184,11 +184,12 @@ class Metrics:
         self.counted: collections.Counter[tuple[str, tuple[str, ...]]] = collections.Counter()
         """How many objects there are, by the key in `inventory` and the labels; changed in the loop."""
 
-        self.snapshots, self.schedules, self.late_schedules = (
+        self.snapshots, self.groups, self.schedules, self.late_schedules = (
             gauge(
                 "volplane_snapshots{driver,state}",
                 "VolumeSnapshots, by state: ready, pending, error (tried again), failed",
             ),
+            gauge("volplane_group_snapshots{driver,state}", "VolumeGroupSnapshots, by the same states"),
             gauge(
                 "volplane_snapshot_schedules{driver,state}",
                 "Schedules of snapshots, by state: followed, late (the last good one is too old), suspended, refused",

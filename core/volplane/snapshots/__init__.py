@@ -18,6 +18,7 @@ from volplane.snapshots.groups_contents import decide_group_content
 from volplane.snapshots.groups_handlers import GroupHandlers
 from volplane.snapshots.groups_objects import GROUP_API
 from volplane.snapshots.groups_operation import GROUP_QUEUE, GroupOperations
+from volplane.snapshots.groups_state import count_groups
 from volplane.snapshots.handlers import SnapshotHandlers
 from volplane.snapshots.operation import QUEUE, SnapshotOperations
 from volplane.snapshots.state import STOCK_LEASE, SnapshotState
@@ -111,6 +112,7 @@ def _groups(
             operations=GroupOperations(deps, state).handlers(),
             resync=state.group_contents.keys,
             of_driver=handlers.contents_of_driver,
+            measure=lambda metrics: metrics.groups.show(count_groups(state)),
         )
     if common:
         yield Controller(

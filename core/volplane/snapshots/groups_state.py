@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from volplane.assets import SnapshotOwnership
@@ -11,6 +12,7 @@ from volplane.snapshots.groups_objects import (
     GROUP_CONTENT_PREFIX,
     VolumeGroupSnapshot,
     VolumeGroupSnapshotContent,
+    group_content_name_of,
 )
 from volplane.snapshots.state import (
     GroupIntent,
@@ -18,6 +20,7 @@ from volplane.snapshots.state import (
     SnapshotState,
     claim_uid_of,
     handle_in_source,
+    state_of_error,
 )
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import handle_of
@@ -77,6 +80,19 @@ def _by_handle(content: VolumeGroupSnapshotContent, state: SnapshotState) -> Ite
         claim = volume.spec.claim_ref
         if claim is not None and claim.namespace == namespace:
             yield from ((handle, volume) for handle in {handle_of(volume), handle_in_source(volume)} & wanted)
+
+
+def count_groups(state: SnapshotState) -> Counter[tuple[str, str]]:
+    """Count the groups of our drivers by driver and state, as `SnapshotState.count` does single snapshots."""
+    found: Counter[tuple[str, str]] = Counter()
+    for group in state.groups.values():
+        content = state.group_contents.get(group_content_name_of(group))
+        of_class = state.group_classes.get(group.spec.volume_group_snapshot_class_name or "")
+        driver = content.spec.driver if content is not None else of_class.driver if of_class is not None else ""
+        if state.cluster.has_driver(driver):
+            wrong = state_of_error(group.status.error)
+            found[driver, "ready" if group.status.ready_to_use else wrong] += 1
+    return found
 
 
 def owner_of_group(content: VolumeGroupSnapshotContent, cluster_id: str) -> SnapshotOwnership:

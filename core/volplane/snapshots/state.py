@@ -293,8 +293,7 @@ class SnapshotState:
             of_class = self.classes.get(snapshot.spec.volume_snapshot_class_name or "")
             driver = content.spec.driver if content is not None else of_class.driver if of_class is not None else ""
             if self.cluster.has_driver(driver):
-                wrong = "failed" if is_terminal(status.error) else "error" if status.error is not None else "pending"
-                found[driver, "ready" if status.ready_to_use else wrong] += 1
+                found[driver, "ready" if status.ready_to_use else state_of_error(status.error)] += 1
         return found
 
     def unfinished_of(self, claim_key: str) -> Iterator[VolumeSnapshot]:
@@ -338,6 +337,11 @@ def needs_source(snapshot: VolumeSnapshot) -> bool:
 def is_terminal(error: VolumeError | None) -> bool:
     """Return whether nothing here will end this error."""
     return error is not None and error.message.startswith(TERMINAL)
+
+
+def state_of_error(error: VolumeError | None) -> str:
+    """Return what metrics call the state of what is not ready and shows this error."""
+    return "failed" if is_terminal(error) else "error" if error is not None else "pending"
 
 
 def intent_of(content: VolumeSnapshotContent) -> SnapshotIntent | None:
