@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from volplane.assets import AssetPage, ListedArchive, ListedAsset, Ownership, Snapshot, SnapshotPage, VolumeSource
 from volplane.drivers.driver import DriverView
-from volplane.errors import OutcomeUnknown, VolplaneError
+from volplane.errors import ApiError, OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.kube import names
 from volplane.kube.answers import Listing
@@ -26,7 +26,7 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.requests import Fence, HookRequest, ListRequest, ListSnapshotsRequest
-from volplane.snapshots.leaks import LED_TO_BY, ListedSnapshots
+from volplane.snapshots.leaks import LED_TO_BY, MAY_LACK, ListedSnapshots
 from volplane.state.matching import capacity_of, whole_bytes
 from volplane.state.naming import csi_source, handle_in, volume_source
 
@@ -210,7 +210,8 @@ class SnapshotComparison(ListedSnapshots):
 
     @property
     def kinds(self) -> KindsToCompare:
-        return tuple(zip(LED_TO_BY, (self.add_snapshot, self.add_content), strict=True))
+        adders = (self.add_group_content, self.add_snapshot, self.add_content)
+        return tuple(zip(LED_TO_BY, adders, strict=True))
 
     def findings(self) -> Iterator[Finding]:
         for verdict, found in ((Verdict.ORPHAN, self.lost()), (Verdict.FOREIGN, self.foreign())):
@@ -340,9 +341,14 @@ async def feed_live(kinds: KindsToCompare, client: Client) -> None:
     """Compare with what the server has now. Raises ApiError, and VolplaneError for an object that is unreadable."""
     for kind, add in kinds:
         pages: AsyncIterator[Listing[Any]] = client.pages(kind, limit=CHUNK)
-        async for page in pages:
-            if page.unreadable:
-                why = "it may lead to any asset, so nothing can be called an orphan; repair or delete the object"
-                raise VolplaneError(f"{kind.kind} {page.unreadable[0]} cannot be read: {why}")
-            for obj in page.items:
-                add(obj)
+        try:
+            async for page in pages:
+                if page.unreadable:
+                    why = "it may lead to any asset, so nothing can be called an orphan; repair or delete the object"
+                    raise VolplaneError(f"{kind.kind} {page.unreadable[0]} cannot be read: {why}")
+                for obj in page.items:
+                    add(obj)
+        except ApiError as error:
+            if kind not in MAY_LACK or error.status not in (403, 404):
+                raise
+            add(None)

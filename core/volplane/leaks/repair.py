@@ -31,6 +31,7 @@ from volplane.leaks.comparison import Comparison, Finding, Key, SnapshotComparis
 from volplane.operations.operation import Again
 from volplane.operations.registry import Dispatcher, OneShots
 from volplane.requests import AdoptRequest, DeleteRequest, DeleteSnapshotRequest, HookRequest, VolumeIdentity
+from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX, GROUP_CONTENTS
 from volplane.state.naming import asset_key, attacher_finalizer
 
 LOOK_SECONDS = 10.0
@@ -132,8 +133,11 @@ class LeakRepair:
         if finding.key not in look.orphans:
             raise VolplaneError("it is no orphan any more: an object of the cluster leads to it")
         # The object of this very name may have been restored after the look.
-        kind: Kind[Any] = VOLUME_SNAPSHOT_CONTENTS if finding.kind == "snapshot" else VOLUMES
-        if (live := await self._deps.client.find(kind, _object_of(finding))) is not None:
+        name = _object_of(finding)
+        grouped = finding.kind == "snapshot" and name.startswith(GROUP_CONTENT_PREFIX)
+        single: Kind[Any] = VOLUME_SNAPSHOT_CONTENTS if finding.kind == "snapshot" else VOLUMES
+        kind: Kind[Any] = GROUP_CONTENTS if grouped else single
+        if (live := await self._deps.client.find(kind, name)) is not None:
             raise VolplaneError(f"it is no orphan any more: {kind.kind} {live.name} leads to it")
 
 

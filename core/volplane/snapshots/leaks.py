@@ -9,10 +9,12 @@ from typing import Final
 from volplane.assets import Snapshot
 from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotContent
-from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX
+from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX, GROUP_CONTENTS, VolumeGroupSnapshotContent
 
-LED_TO_BY: Final = (VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS)
+LED_TO_BY: Final = (GROUP_CONTENTS, VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS)
 """The kinds whose objects lead to snapshots, in the order in which they are read."""
+MAY_LACK: Final = (GROUP_CONTENTS,)
+"""The one of them that a cluster may lack while it has the others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +32,8 @@ class ListedSnapshots:
     """Uids of VolumeSnapshots: one whose content was lost gets its snapshot again, by the marks."""
     _contents: set[str] = field(default_factory=set)
     """Names of contents, and the handles in them."""
+    _blind: bool = False
+    """Groups are not shown: what was cut for one may be led to."""
 
     def add_listed(self, snapshot: Snapshot) -> None:
         self._listed.append(snapshot)
@@ -40,10 +44,18 @@ class ListedSnapshots:
     def add_content(self, content: VolumeSnapshotContent) -> None:
         self._contents.update((content.name, content.status.snapshot_handle, content.spec.source.snapshot_handle))
 
+    def add_group_content(self, content: VolumeGroupSnapshotContent | None) -> None:
+        """Add the content of a group. None: the cluster lacks the kind, or does not show it to this process."""
+        if content is None:
+            self._blind = True
+        else:
+            self._contents.update((content.name, *content.snapshot_handles))
+
     def forget_objects(self) -> None:
         """Keep the snapshots, and compare them with other objects."""
         self._wanted.clear()
         self._contents.clear()
+        self._blind = False
 
     def foreign(self) -> Iterator[tuple[Snapshot, str]]:
         """Yield each snapshot that another cluster has made, or nobody knows who, and why it is none of ours."""
@@ -59,7 +71,7 @@ class ListedSnapshots:
             owner = each.owner
             if owner is None or owner.cluster_id != self.cluster_id or owner.snapshot_uid in self._wanted:
                 continue
-            if owner.content_name.startswith(GROUP_CONTENT_PREFIX):
-                continue  # The content of a group leads to it, in a kind that the cluster may not show.
+            if self._blind and owner.content_name.startswith(GROUP_CONTENT_PREFIX):
+                continue
             if self._contents.isdisjoint((owner.content_name, each.handle)):
                 yield each, f"no VolumeSnapshotContent leads to it, {owner.content_name} does not exist"

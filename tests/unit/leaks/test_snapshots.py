@@ -14,6 +14,7 @@ from volplane import SnapshotOwnership, SnapshotPage
 from volplane.kube.kinds import VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.transport import Response
 from volplane.leaks.check import INTERVAL
+from volplane.snapshots.groups_objects import GROUP_CONTENTS
 from volplane_testing import Answer, FaultyBackend
 from volplane_testing.memory_storage import MemorySnapshot
 from volplane_testing.transport import ApiCall, Ask, refuse, requests
@@ -108,6 +109,40 @@ async def test_where_contents_cannot_be_seen_no_snapshot_is_an_orphan_and_assets
         cluster.faults.add(requests("list", kind), refuse(status, "no"), times=math.inf)
     await confirmed(cluster)
     assert sorted(cluster.found()) == [("foreign", "snap-theirs"), ("orphan", "shelf/pvc-u2")]
+
+
+async def write_group(cluster: Any, name: str, *handles: str) -> None:
+    """Create the content of a group of a driver that this process does not have."""
+    source = {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": list(handles)}}
+    reference = {"name": "g", "namespace": "default", "uid": "u"}
+    spec = {"driver": "d.example.com", "deletionPolicy": "Retain", "source": source}
+    body = GROUP_CONTENTS.body(metadata={"name": name}, spec={**spec, "volumeGroupSnapshotRef": reference})
+    await cluster.client.create(GROUP_CONTENTS, body)
+
+
+async def test_the_content_of_a_group_leads_to_its_snapshots_and_others_are_orphans(cluster: Any, shelf: Any) -> None:
+    await write_group(cluster, "groupsnapcontent-u1")
+    await write_group(cluster, "by-hand", cut(shelf, "given", content="groupsnapcontent-u2"))
+    cut(shelf, "u1", content="groupsnapcontent-u1")
+    await write_content(cluster, "member", status=cut(shelf, "kept", content="groupsnapcontent-u3"))
+    lost = cut(shelf, "lost", content="groupsnapcontent-u4")
+    await confirmed(cluster)
+    assert cluster.found() == [("orphan", lost)]
+    cluster.repair.start()
+    await asyncio.sleep(1)
+    assert outcome(cluster) == ("done", "deleted")
+    assert lost not in shelf.storage.snapshots
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_where_groups_cannot_be_seen_only_what_was_cut_alone_is_judged(
+    cluster: Any, shelf: Any, status: int
+) -> None:
+    cut(shelf, "u1", content="groupsnapcontent-u1")
+    alone = cut(shelf, "u2")
+    cluster.faults.add(requests("list", "volumegroupsnapshotcontents"), refuse(status, "no"), times=math.inf)
+    await confirmed(cluster)
+    assert cluster.found() == [("orphan", alone)]
 
 
 async def test_a_content_that_is_restored_meanwhile_keeps_the_snapshot(cluster: Any, shelf: Any, hooks: Any) -> None:
