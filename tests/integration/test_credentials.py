@@ -71,6 +71,26 @@ async def refusal(path: Path) -> str:
     return str(caught.value)
 
 
+async def test_another_context_than_the_current_one_can_be_named(tmp_path: Path) -> None:
+    def named(kind: str, **content: Any) -> list[dict[str, Any]]:
+        return [{"name": each, kind: {name: f"{text}{each}" for name, text in content.items()}} for each in ("a", "b")]
+
+    content = {
+        "clusters": named("cluster", server="https://127.0.0.1:1/"),
+        "users": named("user", token="t"),
+        "contexts": named("context", cluster="", user=""),
+        "current-context": "a",
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(content))
+    for context, server in (("", "a"), ("b", "b")):
+        transport = await HttpTransport.connect(path, context)
+        assert transport.server.endswith(f"/{server}")
+        await transport.close()
+    with pytest.raises(ConfigurationError, match="absent"):
+        await HttpTransport.connect(path, "absent")
+
+
 # --- certificates -------------------------------------------------------------------------------------------------
 
 

@@ -108,9 +108,9 @@ async def lease_holder(client: Client, namespace: str) -> str:
 
 
 @asynccontextmanager
-async def cluster_client(kubeconfig: Path | None) -> AsyncIterator[Client]:
+async def cluster_client(kubeconfig: Path | None, context: str = "") -> AsyncIterator[Client]:
     """Yield a client. Raises ConfigurationError, and ApiError with the server's address and what to check."""
-    transport = await HttpTransport.connect(kubeconfig)
+    transport = await HttpTransport.connect(kubeconfig, context)
     try:
         yield Client(transport)
     except ApiError as error:

@@ -33,9 +33,9 @@ from volplane.explain.explain import Explanation, explain_attachment
 from volplane.explain.explain_pod import read_pod
 from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
-from volplane.process.duties import CHANGES, DEFAULT_CONTROLLERS, parse_controllers
+from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
-from volplane.trash.decide import in_trash
+from volplane.process.waiting import Reasons, waits_of_claim, waits_of_volume
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),
@@ -246,21 +246,7 @@ def _counted(items: Iterable[Volume | Claim]) -> Mapping[str, int]:
     return Counter("Terminating" if item.terminating else item.status.phase or "Pending" for item in items)
 
 
-def _waiting(
-    claims: Iterable[Claim], volumes: Iterable[Volume], reasons: Mapping[str, Mapping[str, str]]
-) -> list[tuple[str, str, str, str]]:
+def _waiting(claims: Iterable[Claim], volumes: Iterable[Volume], reasons: Reasons) -> list[tuple[str, str, str, str]]:
     """List claims that are not bound or wait for a change, and failed or released volumes, with the reasons."""
-    rows = []
-    for claim in claims:
-        phase = "Terminating" if claim.terminating else claim.status.phase
-        if phase != "Bound":
-            rows.append(("claim", claim.key, phase, reasons.get("claims", {}).get(claim.key, "-")))
-            continue
-        found = [reasons.get(changes, {}).get(claim.key) for changes in CHANGES]
-        rows += [("claim", claim.key, phase, why) for why in found if why is not None]
-    for volume in volumes:
-        phase = "Terminating" if volume.terminating else volume.status.phase
-        if phase in ("Failed", "Released", "Terminating") and in_trash(volume) is None:
-            why = reasons.get("volumes", {}).get(volume.key, volume.status.message or "-")
-            rows.append(("volume", volume.key, phase, why))
-    return rows
+    rows = [("claim", claim.key, *each) for claim in claims for each in waits_of_claim(claim, reasons)]
+    return rows + [("volume", volume.key, *each) for volume in volumes for each in waits_of_volume(volume, reasons)]

@@ -59,6 +59,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "dev": Command("Run a whole small cluster on this machine, for kubectl", "dev"),
         "explain": Command("Tell why a claim is where it is, and what happens next"),
         "status": Command("Show drivers, volumes and claims, and what waits for what", module="explain"),
+        "ui": Command("Serve a live page about volumes to a browser on this machine"),
         "leaks": Command("Show what is left on the backends, or missing there, and delete orphans"),
         "snapshot": Command("Have a snapshot cut of a claim", module="snapshots"),
         "restore": Command("Make a claim with the data of a snapshot", module="snapshots"),
@@ -80,7 +81,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 )
 """By name, in the order of the help. Summaries are here because the help imports no command."""
 
-SERVICES = frozenset({"run", "csi", "dev", "apiserver", "fake"})
+SERVICES = frozenset({"run", "ui", "csi", "dev", "apiserver", "fake"})
 """Commands that run until SIGTERM; for them SIGTERM is success."""
 
 OF_FILES: Final = (

@@ -33,13 +33,14 @@ V = TypeVar("V")
 _IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-async def route_and_credentials(kubeconfig: Path | None = None) -> tuple[Route, Credentials]:
+async def route_and_credentials(kubeconfig: Path | None = None, context: str = "") -> tuple[Route, Credentials]:
     """Return the way to the server, and our credentials, which are read again from the same source.
 
-    From `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config. Raises ConfigurationError.
+    From `kubeconfig`, else $KUBECONFIG, else the pod's own account, else ~/.kube/config; context: which one of the
+    file, "" = the current one. Raises ConfigurationError.
     """
     path, named = _chosen(kubeconfig)
-    source = _Source(path, named)
+    source = _Source(path, named, context)
     identity = await source.read(refused=False)
     server = Address.parse(source.url, what="the server of the kubeconfig")
     what = "the proxy-url of the kubeconfig" if source.proxy else f"{server.scheme.upper()}_PROXY"
@@ -76,13 +77,14 @@ _BROKEN = (ConfigException, OSError, yaml.YAMLError, ValueError, KeyError, TypeE
 class _Source:
     """Kubeconfig files (separated as in KUBECONFIG), or None: the service account of the pod that we run in."""
 
-    def __init__(self, path: str | None, named: str) -> None:
+    def __init__(self, path: str | None, named: str, context: str) -> None:
         self.url = ""
         """Without a slash at its end."""
         self.proxy = ""
         self.server_name = ""
         self._path = path
         self._named = named
+        self._context_name = context
         self._identity: Identity | None = None
         self._loader: _Loader | None = None
         self._plugin: ExecCredential | None = None
@@ -100,7 +102,11 @@ class _Source:
                 ) from error
         try:
             if self._loader is None or self._loader.provider is None:
-                self._loader = _Loader(KubeConfigMerger(self._path).config, config_base_path=None)
+                self._loader = _Loader(
+                    KubeConfigMerger(self._path).config,
+                    config_base_path=None,
+                    active_context=self._context_name or None,
+                )
             # Else the loader keeps what an identity provider gave; the file does not have it.
             user = self._loader.user()
             # As in client-go, who we are is told over TLS alone, and nobody is asked for it otherwise.

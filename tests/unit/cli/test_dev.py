@@ -77,7 +77,7 @@ def said(statuses: list[Any], configuration: Configuration, capsys: pytest.Captu
     plan: Any = SimpleNamespace(
         settings=SimpleNamespace(data=None), nodes=1, distributed=False, configuration=configuration
     )
-    dev._print_introduction(dev.Console(), plan, cluster)
+    dev._print_introduction(dev.Console(), plan, cluster, "http://127.0.0.1:1/#token=t")
     shown = capsys.readouterr()
     return shown.out + shown.err
 
@@ -88,6 +88,7 @@ def test_it_names_the_drivers_that_it_has_and_what_is_wrong_with_them(capsys: py
     out = said([fast, bad], Configuration(drivers=()), capsys)
     assert "driver fast.example.com, of backend nfs\n" in out
     assert "driver bad.example.com, of backend nfs: broken, no server\n" in out
+    assert "page http://127.0.0.1:1/#token=t\n" in out
     assert DEFAULT_DRIVER not in out
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from volplane.assets import Snapshot
 from volplane.controller.http import HttpAddress, Pages, serve_pages
@@ -43,6 +45,17 @@ def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> Abstrac
     return serve_pages(address, pages)
 
 
+def answers_of(process: ControllerProcess) -> Callable[[str, Mapping[str, str]], Awaitable[Any]]:
+    """Return a function (path, query) that answers in this process as the endpoints do."""
+    answers = _Answers(process)
+    asked = {"/status": answers.status, "/explain": answers.explain, "/leaks": answers.leaks}
+
+    async def ask(path: str, query: Mapping[str, str]) -> Any:
+        return msgspec.to_builtins(await asked[path](query))
+
+    return ask
+
+
 class _Answers:
     """Answers with one method per path. All but `status` raise VolplaneError while the process does not lead."""
 
@@ -65,6 +78,7 @@ class _Answers:
             "leads": plane is not None,
             "missing": plane.missing if plane is not None else (),
             "reasons": plane.reasons() if plane is not None else {},
+            "now": asyncio.get_running_loop().time(),
         }
 
     async def explain(self, query: Mapping[str, str]) -> Any:

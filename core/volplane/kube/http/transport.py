@@ -41,11 +41,11 @@ class HttpTransport:
         self._keeping = asyncio.create_task(credentials.keep(), name="credentials")
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None = None) -> HttpTransport:
+    async def connect(cls, kubeconfig: Path | None = None, context: str = "") -> HttpTransport:
         """Read the configuration, see `route_and_credentials`. Raises ConfigurationError. Sends nothing yet."""
         from volplane.kube.kubeconfig import route_and_credentials  # noqa: PLC0415 -- 0.8 s, only where it is needed
 
-        return cls(*await route_and_credentials(kubeconfig))
+        return cls(*await route_and_credentials(kubeconfig, context))
 
     async def send(self, request: Request) -> Response:
         ends = asyncio.get_running_loop().time() + request.seconds

@@ -14,13 +14,14 @@ import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.endpoints import serve_endpoints
+from volplane.cli.framework.endpoints import answers_of, serve_endpoints
 from volplane.cli.framework.options import ConfigFile, Verbose
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane.controller.http import HttpAddress
 from volplane.drivers.driver import DriverStatus
 from volplane.errors import ConfigurationError
+from volplane.ui.server import serve_page
 from volplane_embedded.cli.development_cluster import DevelopmentCluster, Directories, development_cluster
 from volplane_embedded.cli.embedded_server import (
     DataDirectory,
@@ -163,11 +164,12 @@ async def _serve(plan: _Plan, directories: Directories, started: Callable[[], No
             distributed=plan.distributed,
         ) as cluster,
         serve_endpoints(plan.address, cluster.process),
+        serve_page(cluster.client, answers_of(cluster.process)) as page,
     ):
         await _wait_for_drivers(cluster, stop)
         started()
         if not stop.is_set():
-            _print_introduction(Console(), plan, cluster)
+            _print_introduction(Console(), plan, cluster, page)
         await stop.wait()
 
 
@@ -184,7 +186,7 @@ async def _wait_for_drivers(cluster: DevelopmentCluster, stop: asyncio.Event) ->
         await asyncio.gather(*tasks, return_exceptions=True)  # else Python reports what was cancelled
 
 
-def _print_introduction(console: Console, plan: _Plan, cluster: DevelopmentCluster) -> None:
+def _print_introduction(console: Console, plan: _Plan, cluster: DevelopmentCluster, page: str) -> None:
     settings, embedded = plan.settings, cluster.embedded
     console.line(f"serving {embedded.url} with {plan.nodes} node{'s' if plan.nodes > 1 else ''}")
     console.line(f"objects in {settings.data}" if settings.data else "objects in memory only; --data DIR keeps them")
@@ -199,6 +201,7 @@ def _print_introduction(console: Console, plan: _Plan, cluster: DevelopmentClust
             'no driver, so nothing provisions: pip install "volplane[hostpath]", or name drivers in --config'
         )
     console.line(f"kubeconfig {embedded.kubeconfig}")
+    console.line(f"page {page}")
     console.line()
     console.note("Try:")
     console.line(f"  {embedded.kubectl('get nodes,storageclasses,persistentvolumes,persistentvolumeclaims -A')}")
