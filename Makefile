@@ -58,6 +58,20 @@ seeds: $(WHOLE) ## Judge SEEDS=0:1000 of every scenario, and every planted bug
 mutants: $(MUTANTS) ## Change the lines of your change, and tell which changes no test notices
 	@$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)
 
+# A browser: Debian's chromium. What judges accessibility comes from npm; without it, those tests are skipped.
+AXE := 4.14.1
+AXE_SHA512 := 1477dafa598d8d065f273d6af302aa203c02e83131707b7fa648cd41bd3d6b734f8c22a0dab86ee6a6f64b8afbe804b214d36db85a2826965edfb3a0b9d546b5
+.PHONY: test-page
+test-page: $(STAMP) build/axe/axe.min.js ## Try the page of `volplane ui` in a real browser
+	@$(PYTEST) -m page tests/page $(PYTEST_ARGS)
+
+build/axe/axe.min.js:
+	@mkdir -p build/axe
+	@{ npm pack --silent --pack-destination build/axe axe-core@$(AXE) >/dev/null \
+		&& echo "$(AXE_SHA512)  build/axe/axe-core-$(AXE).tgz" | sha512sum --check --status \
+		&& tar -xzf build/axe/axe-core-$(AXE).tgz -C build/axe --strip-components=1 package/axe.min.js; } \
+		|| echo "axe-core $(AXE) cannot be had here: its tests are skipped"
+
 # The cluster of KUBECONFIG. CHECK_ARGS: more options of `volplane check --cluster`, such as "--controllers all".
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## Judge volplane on the cluster of KUBECONFIG=FILE
