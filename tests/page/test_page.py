@@ -140,7 +140,8 @@ async def hostile(path: str, _query: Mapping[str, str]) -> Any:
     if path == "/explain":
         return {"situation": [HOSTILE], "tried": [HOSTILE], "next": [HOSTILE]}
     reasons = {"claims": {"default/data": HOSTILE}}
-    return {"leads": True, "now": 1.0, "reasons": reasons, "drivers": [driver], "findings": [finding]}
+    status = {"leads": True, "now": 1.0, "operations": [], "reasons": reasons}
+    return {**status, "drivers": [driver], "findings": [finding]}
 
 
 def looked(body: Body, ask: Callable[[str, Mapping[str, str]], Awaitable[Any]] = silent) -> None:

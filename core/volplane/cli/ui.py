@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import webbrowser
 from functools import partial
 from typing import Annotated
@@ -33,6 +34,7 @@ def ui(
     you see, until Ctrl-C. Reasons and operations come from the controller, where one answers at --http.
     """
     logs.configure()
+    logging.getLogger("volplane.kube").setLevel(logging.ERROR)  # The page says what cannot be read.
 
     async def serve(stop: asyncio.Event) -> None:
         async with cluster_client(kubeconfig, context) as client:

@@ -85,7 +85,7 @@ def picture_of(kind: str, key: str, watched: Watched, told: Told) -> Picture:
     about += [("attachment", each) for each in attachments]
     about += [("snapshot", each) for each in watched.snapshots.by_index("claim", claim.key)] if claim else []
     entries = sorted(_timeline(about, watched, told), key=lambda entry: -entry.at)
-    due = [each["next_try"] for _, item in about for each in told.operations.get(item.uid, ()) if each["next_try"]]
+    due = [moment for _, item in about if (moment := told.next_try(item.uid)) is not None]
     return Picture(
         found=True,
         name=shown(key),
@@ -198,5 +198,8 @@ def _timeline(about: Iterable[tuple[str, KubeObject]], watched: Watched, told: T
         for each in told.operations.get(item.uid, ()):
             failed = f": {shown(each['error'])}" if each["error"] else ""
             yield Entry(
-                each["since"], what, f"{shown(each['name'])} {shown(each['phase'])}{failed}", "bad" * bool(failed)
+                told.wall(each["since"]) or 0.0,
+                what,
+                f"{shown(each['name'])} {shown(each['phase'])}{failed}",
+                "bad" * bool(failed),
             )

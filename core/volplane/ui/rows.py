@@ -30,8 +30,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "waiting": ("kind", "name", "phase", "why", "since", "next"),
     "claims": ("name", "phase", "size", "class", "volume", "age"),
     "volumes": ("name", "phase", "size", "class", "claim", "policy", "driver", "age"),
-    "drivers": ("name", "backend", "state", "volumes", "used", "free", "running", "problem"),
-    "nodes": ("name", "ready", "attached", "age"),
+    "drivers": ("name", "backend", "state", "volumes", "used", "free", "running", "failing", "problem"),
+    "nodes": ("name", "ready", "attached", "free", "age"),
     "segments": ("class", "segment", "free", "largest"),
     "snapshots": ("name", "state", "size", "claim", "problem", "age"),
     "trash": ("volume", "size", "of", "until", "age"),
@@ -168,9 +168,8 @@ def _waiting(
     """Return a row of `waiting`. Without a reason the last warning about the object stands for it."""
     going = item.metadata.deletion_timestamp
     begun = going or since or item.metadata.creation_timestamp
-    due: float | None = None
+    due = told.next_try(item.uid)
     for each in told.operations.get(item.uid, ()):
-        due = each["next_try"] if due is None or each["next_try"] is None else min(due, each["next_try"])
         if each["error"]:
             reason = f"{each['verb']} failed {each['failures']} times, the last with: {each['error']}"
     if reason in ("", "-"):
@@ -184,9 +183,10 @@ def _waiting(
     return row("/".join(name), name[0], to, *cells, tone=tone, order=seconds(begun) or 0.0)
 
 
-def of_node(node: Node, attached: int) -> list[Row]:
+def of_node(node: Node, attached: int, free: int | None) -> list[Row]:
+    """Return its row. attached: how many volumes. free: the most room that a class has on it; None = not known."""
     ready = "Ready" if is_ready(node) else "NotReady"
-    cells = (str(attached), age(node.metadata.creation_timestamp))
+    cells = (str(attached), size_text(free), age(node.metadata.creation_timestamp))
     return [row(node.key, link("node", node.key), ready, *cells, tone=_TONES.get(ready, ""))]
 
 

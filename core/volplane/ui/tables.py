@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from volplane._messages import size_text
 from volplane.kube.cache import Cache
-from volplane.kube.objects import CsiStorageCapacity, KubeObject
+from volplane.kube.objects import CsiStorageCapacity, KubeObject, Node
 from volplane.kube.quantity import parse
 from volplane.state.matching import capacity_of, whole_bytes
 from volplane.ui import rows
@@ -103,7 +104,7 @@ class Tables:
             "waiting": self._waiting,
             "claims": self._of(watched.claims, rows.of_claim),
             "volumes": self._of(watched.volumes, rows.of_volume),
-            "nodes": self._of(watched.nodes, lambda node: rows.of_node(node, self._attached(node.name))),
+            "nodes": self._of(watched.nodes, self._node),
             "segments": self._of(watched.capacities, _of_capacity),
             "snapshots": self._of(watched.snapshots, rows.of_snapshot),
             "trash": self._of(watched.volumes, rows.of_trash),
@@ -121,6 +122,7 @@ class Tables:
         for kind, (cache, views) in sources.items():
             cache.subscribe(self._toucher(kind, [self._tables[view] for view in views]))
         watched.attachments.subscribe(self._attachment_changed)
+        watched.capacities.subscribe(self._capacity_changed)
         watched.events.subscribe(self._event_changed)
         self.changes = 0
         """Grows with every change of anything shown."""
@@ -184,17 +186,24 @@ class Tables:
             return ()
         return makers[kind](item, self.told, self.watched.events.by_index("about", item.uid))
 
-    def _attached(self, node: str) -> int:
-        return sum(each.status.attached for each in self.watched.attachments.by_index("node", node))
+    def _node(self, node: Node) -> Sequence[Row]:
+        attached = sum(each.status.attached for each in self.watched.attachments.by_index("node", node.name))
+        labels = (node.metadata.labels or {}).items()
+        rooms = [
+            room
+            for each in self.watched.capacities.values()
+            if (segment := _segment(each)) and segment.items() <= labels and (room := _bytes(each.capacity)) is not None
+        ]
+        return rows.of_node(node, attached, max(rooms, default=None))
 
     def _drivers(self) -> list[Row]:
         """Return the drivers that the controller has, and others that made volumes."""
         held: dict[str, list[int]] = {}
         for volume in self.watched.volumes.values():
             held.setdefault(rows.maker_of(volume), []).append(whole_bytes(capacity_of(volume)))
-        running: dict[str, int] = {}
-        for each in (each for several in self.told.operations.values() for each in several):
-            running[each["driver"]] = running.get(each["driver"], 0) + 1
+        operations = [each for several in self.told.operations.values() for each in several]
+        running = Counter(each["driver"] for each in operations)
+        failing = Counter(each["driver"] for each in operations if each["error"])
         free: dict[str, int] = {}
         for capacity in self.watched.capacities.values():
             found = self.watched.classes.get(capacity.storage_class_name)
@@ -205,7 +214,8 @@ class Tables:
         for name in sorted(known.keys() | held.keys() - {""}):
             each, sizes = known.get(name, {}), held.get(name, [])
             state = "hung" if each.get("hung") else each.get("state", "not of this controller")
-            counted = (str(len(sizes)), size_text(sum(sizes)), size_text(free.get(name)), str(running.get(name, 0)))
+            held_and_free = (str(len(sizes)), size_text(sum(sizes)), size_text(free.get(name)))
+            counted = (*held_and_free, str(running[name]), str(failing[name]))
             about = (shown(name), shown(each.get("backend")) or "-", shown(state), *counted)
             tone = "good" if each.get("healthy") else "bad" if each else ""
             made.append(row(name, *about, shown(each.get("error")) or "-", tone=tone))
@@ -237,6 +247,10 @@ class Tables:
     def _attachment_changed(self, old: Any, new: Any) -> None:
         self._tables["nodes"].touch("node", (new or old).spec.node_name)
 
+    def _capacity_changed(self, _old: object, _new: object) -> None:
+        for node in self.watched.nodes.values():
+            self._tables["nodes"].touch("node", node.key)
+
     def _event_changed(self, old: Any, new: Any) -> None:
         self.changes += 1
         about = (new or old).involved_object
@@ -248,10 +262,14 @@ class Tables:
 
 
 def _of_capacity(capacity: CsiStorageCapacity) -> list[Row]:
-    labels = capacity.node_topology.match_labels if capacity.node_topology is not None else None
-    segment = ", ".join(f"{name}={value}" for name, value in sorted((labels or {}).items())) or "everywhere"
+    segment = ", ".join(f"{name}={value}" for name, value in sorted(_segment(capacity).items())) or "everywhere"
     sizes = (size_text(_bytes(capacity.capacity)), size_text(_bytes(capacity.maximum_volume_size)))
     return [row(capacity.key, shown(capacity.storage_class_name), shown(segment), *sizes)]
+
+
+def _segment(capacity: CsiStorageCapacity) -> Mapping[str, str]:
+    """Return the labels of the nodes that reach this room; none = every node, or by expressions."""
+    return (capacity.node_topology.match_labels if capacity.node_topology is not None else None) or {}
 
 
 def _bytes(quantity: str | None) -> int | None:

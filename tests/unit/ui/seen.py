@@ -50,7 +50,8 @@ def snapshot(name: str = "s", claim: str = "c", **status: Any) -> VolumeSnapshot
 def told(**status: Any) -> Told:
     """What a controller says that leads; its clock shows 100 s at NOW."""
     leaks = status.pop("leaks", {})
-    return Told.of({"leads": True, "now": 100.0, **status}, leaks, now=NOW)
+    base = {"leads": True, "now": 100.0, "reasons": {}, "operations": [], "drivers": []}
+    return Told.of({**base, **status}, leaks, now=NOW)
 
 
 def operation(about: KubeObject, **fields: Any) -> dict[str, Any]:

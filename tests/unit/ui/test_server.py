@@ -132,12 +132,24 @@ def test_a_controller_that_refuses_is_quoted() -> None:
     served(body, refuse)
 
 
+def test_a_controller_that_answers_something_else_is_of_another_version() -> None:
+    async def former(path: str, _query: Mapping[str, str]) -> Any:
+        return {"leads": True, "reasons": {}}
+
+    async def body(session: aiohttp.ClientSession, base: str, token: dict[str, str]) -> None:
+        state = await settled(session, base, token)
+        assert state["silence"] == "the controller is of another version than this command"
+
+    served(body, former)
+
+
 def test_the_reasons_of_a_controller_are_told() -> None:
     async def ask(path: str, query: Mapping[str, str]) -> Any:
         if path == "/explain":
             assert query == {"claim": "default/data"}
             return {"situation": ["it waits"], "tried": [], "next": ["a \u202etry"]}
-        return {"leads": True, "now": 1.0, "reasons": {"claims": {"default/data": "no class x"}}, "findings": []}
+        status = {"leads": True, "now": 1.0, "operations": [], "drivers": [], "findings": []}
+        return {**status, "reasons": {"claims": {"default/data": "no class x"}}}
 
     async def body(session: aiohttp.ClientSession, base: str, token: dict[str, str]) -> None:
         await settled(session, base, token)

@@ -7,10 +7,11 @@ import pytest
 
 from unit.attach.objects import attachment, bound, node
 from unit.binding.objects import claim, storage_class, volume
-from unit.ui.seen import event, seen, told
+from unit.ui.seen import NOW, event, operation, seen, told
 from volplane.kube.objects import Claim, CsiStorageCapacity
 from volplane.ui.rows import COLUMNS
 from volplane.ui.tables import MOST_ROWS, Tables, matches, words
+from volplane.ui.told import Told
 from volplane.ui.watched import Watched
 
 
@@ -163,3 +164,25 @@ def test_twenty_thousand_claims_are_searched() -> None:
     assert made.window("claims", "c-1999", 0, 100)["found"] == 11
     row = made._tables["claims"].rows()[0]
     assert matches(row, "default", COLUMNS["claims"])
+
+
+def test_the_clock_of_the_controller_alone_changes_nothing() -> None:
+    waiting = claim("a")
+    made, _ = tables(waiting)
+    status = {"reasons": {}, "drivers": [], "operations": [operation(waiting, next_try=107.0)], "leads": True}
+    made.tell(Told.of({**status, "now": 100.0}, {}, now=NOW))
+    before = made.changes
+    made.tell(Told.of({**status, "now": 102.003}, {}, now=NOW + 2))
+    assert made.changes == before
+
+
+def test_a_node_has_the_most_room_of_those_that_it_reaches() -> None:
+    its_node = node()
+    its_node.metadata.labels = {"zone": "a"}
+    made, watched = tables(its_node)
+    for number, (zone, free) in enumerate((("a", "3Gi"), ("a", "5Gi"), ("b", "9Gi"), ("a", "much"))):
+        metadata = {"name": f"cap-{number}", "namespace": "x", "uid": f"u-{number}", "resourceVersion": "1"}
+        room = {"metadata": metadata, "nodeTopology": {"matchLabels": {"zone": zone}}, "capacity": free}
+        watched.capacities.observe(msgspec.convert(room, CsiStorageCapacity))
+    (row,) = made.window("nodes", "", 0, 10)["rows"]
+    assert dict(zip(COLUMNS["nodes"], row["cells"], strict=True))["free"] == "5Gi"

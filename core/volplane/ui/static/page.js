@@ -12,6 +12,7 @@ let shown = null;
 let state = null;
 let lost = "";
 let heardAt = null;
+let before = "#/waiting"; // The table seen last.
 
 const links = new Map(VIEWS.map((view) => {
   const count = element("span");
@@ -26,6 +27,7 @@ function route() {
   const [first, ...rest] = path.split("/").map(decoded);
   const view = VIEWS.includes(first) ? first : "waiting";
   const search = new URLSearchParams(query ?? "").get("q") ?? "";
+  if (shown instanceof List) before = `#/${shown.view}${shown.search ? `?q=${encodeURIComponent(shown.search)}` : ""}`;
   shown?.end();
   shown = ["claim", "volume"].includes(first) ? new Picture(first, rest.join("/")) : new List(view, search);
   by("main").replaceChildren(shown.node, shown.table);
@@ -74,7 +76,7 @@ function heard(next) {
   state = next;
   lost = "";
   heardAt = new Date();
-  by("about").textContent = [next.server, next.leader && `led by ${next.leader}`].filter(Boolean).join(" · ");
+  by("about").textContent = [next.server, next.leader ? `led by ${next.leader}` : next.silence ? "" : "a controller answers"].filter(Boolean).join(" · ");
   for (const [view, { count }] of links) count.textContent = next.counts[view] ?? "";
   say();
   if (changed) shown?.refresh();
@@ -86,7 +88,7 @@ addEventListener("keydown", (event) => {
   const typing = event.target instanceof HTMLInputElement;
   if (event.key === "Escape") {
     if (typing) event.target.blur();
-    else if (shown instanceof Picture) history.back();
+    else if (shown instanceof Picture) location.hash = before;
     return;
   }
   if (event.key === "ArrowDown" || event.key === "ArrowUp") shown?.step(event.key === "ArrowDown" ? 1 : -1);
