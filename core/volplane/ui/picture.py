@@ -10,7 +10,7 @@ import msgspec
 from volplane.attach.desired import is_ready
 from volplane.kube import names
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment
-from volplane.state.cluster_state import finished, mounts, unique_name
+from volplane.state.cluster_state import csi_parts, finished, mounts, unique_name
 from volplane.state.matching import refers_to
 from volplane.state.naming import handle_of, volume_name_of
 from volplane.trash.decide import in_trash
@@ -167,7 +167,7 @@ def _attachments(
     if found or volume is None:
         return
     unique = unique_name(volume)
-    driver = watched.csi_drivers.get(maker_of(volume))
+    driver = watched.csi_drivers.get(csi_parts(unique)[0])
     if not unique or (driver is not None and not driver.spec.attach_required):
         yield Part("attachment", "", NONE, "it needs no attaching")
     else:
@@ -190,6 +190,10 @@ def _timeline(about: Iterable[tuple[str, KubeObject]], watched: Watched, told: T
             yield Entry(made, what, "was created")
         if (going := seconds(item.metadata.deletion_timestamp)) is not None:
             yield Entry(going, what, "is being deleted")
+        if isinstance(item, Claim):
+            yield from _conditions(what, item)
+        if isinstance(item, Volume) and (moved := seconds(item.status.last_phase_transition_time)) is not None:
+            yield Entry(moved, what, f"became {shown(item.status.phase)}")
         for event in watched.events.by_index("about", item.uid):
             count = (event.series or {}).get("count") or event.count or 1
             times = f" ({count} times)" if isinstance(count, int) and count > 1 else ""
@@ -203,3 +207,11 @@ def _timeline(about: Iterable[tuple[str, KubeObject]], watched: Watched, told: T
                 f"{shown(each['name'])} {shown(each['phase'])}{failed}",
                 "bad" * bool(failed),
             )
+
+
+def _conditions(what: str, claim: Claim) -> Iterator[Entry]:
+    for each in claim.status.conditions or ():
+        if (changed := seconds(each.get("lastTransitionTime"))) is not None:
+            why = ": ".join(shown(each.get(name)) for name in ("reason", "message") if each.get(name))
+            text = f"{shown(each.get('type'))} is {shown(each.get('status'))}"
+            yield Entry(changed, what, f"{text}, {why}" if why else text)

@@ -15,16 +15,17 @@ from volplane._messages import one_line, sanitize, shortened, size_text
 from volplane.attach.desired import is_ready
 from volplane.kube import names
 from volplane.kube.events import Event
-from volplane.kube.objects import Claim, KubeObject, Node, Volume, VolumeAttachment, VolumeSnapshot
+from volplane.kube.objects import Claim, KubeObject, Node, Pod, Volume, VolumeAttachment, VolumeSnapshot
 from volplane.kube.quantity import parse
 from volplane.process.waiting import waits_of_claim, waits_of_volume
+from volplane.state.cluster_state import claims_of_pod
 from volplane.state.matching import capacity_of, class_of_claim, held_by, request_of, whole_bytes
 from volplane.state.naming import csi_source
 from volplane.trash.decide import in_trash
 from volplane.ui.told import Told
 
 Cell = str | dict[str, Any]
-"""A text, or {"age": seconds since 1970}, {"due": the same}, or {"to": [kind, key], "text": …} for a link."""
+"""A text, or {"age": seconds since 1970}, {"due": the same}, or {"to": (kind, key), "text": …} for a link."""
 
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "waiting": ("kind", "name", "phase", "why", "since", "next"),
@@ -75,7 +76,7 @@ def row(id: str, *cells: Cell, tone: str = "", order: float = 0.0) -> Row:  # no
 
 
 def link(kind: str, key: str) -> Cell:
-    return {"to": [kind, key], "text": shown(key)} if key else "-"
+    return {"to": (kind, key), "text": shown(key)} if key else "-"
 
 
 def age(time: str | None) -> Cell:
@@ -122,15 +123,15 @@ def of_volume(volume: Volume) -> list[Row]:
 
 def waiting_claim(claim: Claim, told: Told, events: Iterable[Event]) -> list[Row]:
     return [
-        _waiting(claim, ("claim", claim.key), phase, reason, told=told, events=events)
-        for phase, reason in waits_of_claim(claim, told.reasons)
+        _waiting("claim", claim, phase, reason, told=told, events=events, number=number)
+        for number, (phase, reason) in enumerate(waits_of_claim(claim, told.reasons))
     ]
 
 
 def waiting_volume(volume: Volume, told: Told, events: Iterable[Event]) -> list[Row]:
     since = volume.status.last_phase_transition_time
     return [
-        _waiting(volume, ("volume", volume.name), phase, reason, told=told, events=events, since=since)
+        _waiting("volume", volume, phase, reason, told=told, events=events, since=since)
         for phase, reason in waits_of_volume(volume, told.reasons)
     ]
 
@@ -142,7 +143,16 @@ def waiting_attachment(attachment: VolumeAttachment, told: Told, events: Iterabl
     error = attachment.status.detach_error if attachment.terminating else attachment.status.attach_error
     phase = "Detaching" if attachment.terminating else "Attaching"
     reason = error.message if error is not None else f"attacher {attachment.spec.attacher} works on it"
-    return [_waiting(attachment, ("attachment", attachment.name), phase, reason, told=told, events=events)]
+    to = ("volume", attachment.spec.source.persistent_volume_name or "")
+    return [_waiting("attachment", attachment, phase, reason, told=told, events=events, to=to)]
+
+
+def waiting_pod(pod: Pod, told: Told, events: Iterable[Event]) -> list[Row]:
+    """Return a row of a pod with claims that does not run yet; it leads to the first of them."""
+    claims = claims_of_pod(pod)
+    if not claims or pod.status.phase not in ("", "Pending") or pod.terminating:
+        return []
+    return [_waiting("pod", pod, "Pending", "", told=told, events=events, to=("claim", claims[0]))]
 
 
 def waiting_snapshot(snapshot: VolumeSnapshot, told: Told, events: Iterable[Event]) -> list[Row]:
@@ -152,20 +162,25 @@ def waiting_snapshot(snapshot: VolumeSnapshot, told: Told, events: Iterable[Even
     error, phase = snapshot.status.error, "Terminating" if snapshot.terminating else "Pending"
     why = told.reasons.get("snapshots", {}).get(snapshot.key, "-")
     why = error.message if error is not None else why
-    return [_waiting(snapshot, ("snapshot", snapshot.key), phase, why, told=told, events=events)]
+    return [_waiting("snapshot", snapshot, phase, why, told=told, events=events)]
 
 
 def _waiting(
+    kind: str,
     item: KubeObject,
-    name: tuple[str, str],
     phase: str,
     reason: str,
     *,
     told: Told,
     events: Iterable[Event],
     since: str | None = None,
+    to: tuple[str, str] | None = None,
+    number: int = 0,
 ) -> Row:
-    """Return a row of `waiting`. Without a reason the last warning about the object stands for it."""
+    """Return a row of `waiting`. Without a reason the newest event of the object stands for it.
+
+    to: where its name leads; None = to itself. number: of its rows.
+    """
     going = item.metadata.deletion_timestamp
     begun = going or since or item.metadata.creation_timestamp
     due = told.next_try(item.uid)
@@ -178,9 +193,8 @@ def _waiting(
     after: Cell = "-" if due is None else {"due": due}
     cells = (shown(phase) or "Pending", shown(reason), age(begun), after)
     tone = "bad" if phase in ("Failed", "Lost") else ""
-    volume = item.spec.source.persistent_volume_name if isinstance(item, VolumeAttachment) else None
-    to: Cell = {"to": ["volume", volume], "text": shown(item.key)} if volume else link(*name)
-    return row("/".join(name), name[0], to, *cells, tone=tone, order=seconds(begun) or 0.0)
+    name: Cell = {"to": to or (kind, item.key), "text": shown(item.key)}
+    return row(f"{kind}/{item.key}" + "'" * number, kind, name, *cells, tone=tone, order=seconds(begun) or 0.0)
 
 
 def of_node(node: Node, attached: int, free: int | None) -> list[Row]:

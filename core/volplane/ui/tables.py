@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from volplane._messages import size_text
 from volplane.kube.cache import Cache
-from volplane.kube.objects import CsiStorageCapacity, KubeObject, Node
+from volplane.kube.objects import CsiStorageCapacity, KubeObject, Node, Volume
 from volplane.kube.quantity import parse
-from volplane.state.matching import capacity_of, whole_bytes
+from volplane.state.matching import capacity_of, selects, whole_bytes
 from volplane.ui import rows
 from volplane.ui.rows import COLUMNS, Row, row, shown
 from volplane.ui.told import Told
@@ -22,6 +22,12 @@ from volplane.ui.watched import Watched
 MOST_ROWS: Final = 500
 """Of one answer."""
 _LONGEST_SEARCH: Final = 200
+_KINDS: Final[Mapping[str, str]] = {
+    "PersistentVolumeClaim": "claim",
+    "PersistentVolume": "volume",
+    "Pod": "pod",
+    "VolumeSnapshot": "snapshot",
+}
 _ORDER: Final = attrgetter("order", "id")
 
 
@@ -115,6 +121,7 @@ class Tables:
             "volume": (watched.volumes, ("waiting", "volumes", "trash")),
             "attachment": (watched.attachments, ("waiting",)),
             "snapshot": (watched.snapshots, ("waiting", "snapshots")),
+            "pod": (watched.pods, ("waiting",)),
             "node": (watched.nodes, ("nodes",)),
             "capacity": (watched.capacities, ("segments",)),
         }
@@ -124,6 +131,9 @@ class Tables:
         watched.attachments.subscribe(self._attachment_changed)
         watched.capacities.subscribe(self._capacity_changed)
         watched.events.subscribe(self._event_changed)
+        watched.volumes.subscribe(self._volume_changed)
+        self._volumes, self._bytes = Counter[str](), Counter[str]()
+        """Of each driver."""
         self.changes = 0
         """Grows with every change of anything shown."""
 
@@ -180,6 +190,7 @@ class Tables:
             "volume": rows.waiting_volume,
             "attachment": rows.waiting_attachment,
             "snapshot": rows.waiting_snapshot,
+            "pod": rows.waiting_pod,
         }
         item = self._caches[kind].get(key)
         if item is None or kind not in makers:
@@ -188,19 +199,17 @@ class Tables:
 
     def _node(self, node: Node) -> Sequence[Row]:
         attached = sum(each.status.attached for each in self.watched.attachments.by_index("node", node.name))
-        labels = (node.metadata.labels or {}).items()
+        labels = node.metadata.labels or {}
         rooms = [
             room
             for each in self.watched.capacities.values()
-            if (segment := _segment(each)) and segment.items() <= labels and (room := _bytes(each.capacity)) is not None
+            if each.node_topology is not None and selects(each.node_topology, labels)
+            if (room := _bytes(each.capacity)) is not None
         ]
         return rows.of_node(node, attached, max(rooms, default=None))
 
     def _drivers(self) -> list[Row]:
         """Return the drivers that the controller has, and others that made volumes."""
-        held: dict[str, list[int]] = {}
-        for volume in self.watched.volumes.values():
-            held.setdefault(rows.maker_of(volume), []).append(whole_bytes(capacity_of(volume)))
         operations = [each for several in self.told.operations.values() for each in several]
         running = Counter(each["driver"] for each in operations)
         failing = Counter(each["driver"] for each in operations if each["error"])
@@ -211,10 +220,10 @@ class Tables:
                 free[found.provisioner] = max(free.get(found.provisioner, 0), room)
         known = {each["name"]: each for each in self.told.drivers}
         made = []
-        for name in sorted(known.keys() | held.keys() - {""}):
-            each, sizes = known.get(name, {}), held.get(name, [])
+        for name in sorted(known.keys() | +self._volumes):
+            each = known.get(name, {})
             state = "hung" if each.get("hung") else each.get("state", "not of this controller")
-            held_and_free = (str(len(sizes)), size_text(sum(sizes)), size_text(free.get(name)))
+            held_and_free = (str(self._volumes[name]), size_text(self._bytes[name]), size_text(free.get(name)))
             counted = (*held_and_free, str(running[name]), str(failing[name]))
             about = (shown(name), shown(each.get("backend")) or "-", shown(state), *counted)
             tone = "good" if each.get("healthy") else "bad" if each else ""
@@ -247,6 +256,12 @@ class Tables:
     def _attachment_changed(self, old: Any, new: Any) -> None:
         self._tables["nodes"].touch("node", (new or old).spec.node_name)
 
+    def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        for volume, sign in ((old, -1), (new, 1)):
+            if volume is not None and (maker := rows.maker_of(volume)):
+                self._volumes[maker] += sign
+                self._bytes[maker] += sign * whole_bytes(capacity_of(volume))
+
     def _capacity_changed(self, _old: object, _new: object) -> None:
         for node in self.watched.nodes.values():
             self._tables["nodes"].touch("node", node.key)
@@ -255,21 +270,21 @@ class Tables:
         self.changes += 1
         about = (new or old).involved_object
         key = about.key if about.namespace else about.name
-        kinds = {"PersistentVolumeClaim": "claim", "PersistentVolume": "volume", "VolumeSnapshot": "snapshot"}
-        if (kind := kinds.get(about.kind)) is not None:
+        if (kind := _KINDS.get(about.kind)) is not None:
             # An event about an object of the cluster lies in a namespace, its reference may name one too.
             self._tables["waiting"].touch(kind, about.name if kind == "volume" else key)
 
 
 def _of_capacity(capacity: CsiStorageCapacity) -> list[Row]:
-    segment = ", ".join(f"{name}={value}" for name, value in sorted(_segment(capacity).items())) or "everywhere"
+    topology = capacity.node_topology
+    terms = [f"{name}={value}" for name, value in sorted(((topology and topology.match_labels) or {}).items())]
+    terms += [
+        f"{each.key} {each.operator} {', '.join(each.values or ())}"
+        for each in (topology and topology.match_expressions) or ()
+    ]
+    segment = "no node" if topology is None else "; ".join(terms) or "every node"
     sizes = (size_text(_bytes(capacity.capacity)), size_text(_bytes(capacity.maximum_volume_size)))
     return [row(capacity.key, shown(capacity.storage_class_name), shown(segment), *sizes)]
-
-
-def _segment(capacity: CsiStorageCapacity) -> Mapping[str, str]:
-    """Return the labels of the nodes that reach this room; none = every node, or by expressions."""
-    return (capacity.node_topology.match_labels if capacity.node_topology is not None else None) or {}
 
 
 def _bytes(quantity: str | None) -> int | None:

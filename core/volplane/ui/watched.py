@@ -82,11 +82,13 @@ class Watched:
     def gaps(self) -> Iterator[tuple[str, str, str]]:
         """Return (kind, state, why) of each kind that is not followed now.
 
-        state: reading = its first list is under way; unread = nothing is known of it; stale = it may have changed.
+        state: reading = its first list is under way; stale = it may have changed; unread = nothing is known of it;
+        absent = the same of a kind that not every cluster serves.
         """
         for each in self._reflectors:
             listed = each.cache.listed.is_set()
             if each.failing:
-                yield each.kind.plural, "stale" if listed else "unread", each.failing
+                unknown = "absent" if each.kind.optional else "unread"
+                yield each.kind.plural, "stale" if listed else unknown, each.failing
             elif not listed:
                 yield each.kind.plural, "reading", ""

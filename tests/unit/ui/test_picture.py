@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from unit.attach.objects import attachment, bound, node, pod
 from unit.binding.objects import claim, volume
 from unit.ui.seen import NOW, event, operation, seen, told
 from volplane.kube import names
-from volplane.kube.objects import KubeObject
+from volplane.kube.objects import CsiDriver, KubeObject
 from volplane.ui.picture import Picture, picture_of
 from volplane.ui.told import Told
 
@@ -107,3 +108,18 @@ def test_the_timeline_has_events_of_everything_the_newest_first() -> None:
 def test_what_is_not_there_is_not_found() -> None:
     for kind in ("claim", "volume", "secret"):
         assert not drawn(kind=kind, key="default/\u202ex").found
+
+
+def test_the_timeline_has_conditions_and_changes_of_phase() -> None:
+    resizing = {"type": "Resizing", "status": "True", "lastTransitionTime": "2027-01-01T00:00:00Z", "message": "to 2Gi"}
+    grown = claim("c", volumeName="v", status={"phase": "Bound", "conditions": [resizing]})
+    its_volume = volume("v", claim=grown, status={"phase": "Bound", "lastPhaseTransitionTime": "2026-01-01T00:00:00Z"})
+    said = [(entry.about, entry.text) for entry in drawn(grown, its_volume).timeline]
+    assert ("claim default/c", "Resizing is True, to 2Gi") in said
+    assert ("volume v", "became Bound") in said
+
+
+def test_a_driver_that_attaches_nothing_needs_no_attachment() -> None:
+    metadata = {"name": "disk.example.com", "uid": "d", "resourceVersion": "1"}
+    driver = msgspec.convert({"metadata": metadata, "spec": {"attachRequired": False}}, CsiDriver)
+    assert states(drawn(CLAIM, VOLUME, pod(), node(), driver))["attachment"] == "none"

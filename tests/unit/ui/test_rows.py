@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from unit.attach.objects import attachment
+from unit.attach.objects import attachment, pod
 from unit.binding.objects import claim, volume
 from unit.ui.seen import NOW, event, operation, snapshot, told
 from volplane.kube import names
+from volplane.process.duties import CHANGES
 from volplane.ui import rows
 from volplane.ui.told import Told
 
@@ -23,7 +24,7 @@ def cells(made: rows.Row, view: str = "waiting") -> dict[str, Any]:
 def test_a_waiting_claim_says_why_by_its_controller() -> None:
     (row,) = rows.waiting_claim(PENDING, told(reasons={"claims": {"default/c": "no room"}}), [])
     assert cells(row)["why"] == "no room"
-    assert cells(row)["name"] == {"to": ["claim", "default/c"], "text": "default/c"}
+    assert cells(row)["name"] == {"to": ("claim", "default/c"), "text": "default/c"}
 
 
 def test_a_failed_operation_counts_down_to_its_next_try() -> None:
@@ -68,7 +69,7 @@ def test_a_volume_in_the_trash_waits_for_nobody_and_is_shown_there() -> None:
 def test_an_attachment_waits_with_its_last_error_and_leads_to_its_volume() -> None:
     (row,) = rows.waiting_attachment(attachment(error="no such disk"), Told(), [])
     assert cells(row)["why"] == "no such disk"
-    assert cells(row)["name"]["to"] == ["volume", "v"]
+    assert cells(row)["name"]["to"] == ("volume", "v")
     assert rows.waiting_attachment(attachment(attached=True), Told(), []) == []
 
 
@@ -104,3 +105,18 @@ def test_an_endless_text_is_cut() -> None:
 @pytest.mark.parametrize("time", [None, "", "yesterday", "9999-99-99T00:00:00Z"])
 def test_a_time_that_is_none_is_not_shown(time: str | None) -> None:
     assert rows.age(time) == "-"
+
+
+def test_a_pod_that_does_not_run_waits_with_its_newest_event() -> None:
+    waiting = pod(phase="Pending")
+    (row,) = rows.waiting_pod(waiting, Told(), [event(waiting, "no slot", kind="Pod", reason="FailedAttachVolume")])
+    assert cells(row)["why"] == "FailedAttachVolume: no slot"
+    assert cells(row)["name"] == {"to": ("claim", "default/c"), "text": "default/p"}
+    assert rows.waiting_pod(pod(), Told(), []) == []
+
+
+def test_a_claim_that_waits_for_two_changes_has_two_rows() -> None:
+    bound = claim("c", volumeName="v", status={"phase": "Bound"})
+    reasons = {queue: {"default/c": f"waits in {queue}"} for queue in CHANGES}
+    made = rows.waiting_claim(bound, told(reasons=reasons), [])
+    assert len({row.id for row in made}) == len(CHANGES)

@@ -186,3 +186,32 @@ def test_a_node_has_the_most_room_of_those_that_it_reaches() -> None:
         watched.capacities.observe(msgspec.convert(room, CsiStorageCapacity))
     (row,) = made.window("nodes", "", 0, 10)["rows"]
     assert dict(zip(COLUMNS["nodes"], row["cells"], strict=True))["free"] == "5Gi"
+
+
+@pytest.mark.parametrize(
+    ("topology", "shown"),
+    [
+        (None, "no node"),
+        ({}, "every node"),
+        ({"matchLabels": {"b": "2", "a": "1"}}, "a=1; b=2"),
+        ({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}, "zone In a, b"),
+    ],
+)
+def test_a_segment_is_named_by_its_nodes(topology: object, shown: str) -> None:
+    made, watched = tables()
+    metadata = {"name": "cap", "namespace": "x", "uid": "u", "resourceVersion": "1"}
+    body = {"metadata": metadata, "storageClassName": "fast", "nodeTopology": topology, "capacity": "1Gi"}
+    watched.capacities.observe(msgspec.convert(body, CsiStorageCapacity))
+    (row,) = made.window("segments", "", 0, 10)["rows"]
+    assert dict(zip(COLUMNS["segments"], row["cells"], strict=True))["segment"] == shown
+
+
+def test_a_volume_that_goes_is_counted_no_more() -> None:
+    fields = {"annotations": {"pv.kubernetes.io/provisioned-by": "d"}}
+    made, watched = tables(volume("v", **fields), volume("w", **fields))
+    watched.volumes.observe(volume("v", size="5Gi", resourceVersion="2", **fields))
+    watched.volumes.observe_deleted("w", "uid-w", 3)
+    (row,) = made.window("drivers", "", 0, 10)["rows"]
+    assert dict(zip(COLUMNS["drivers"], row["cells"], strict=True))["used"] == "5Gi"
+    watched.volumes.observe_deleted("v", "uid-v", 4)
+    assert made.window("drivers", "", 0, 10)["rows"] == []

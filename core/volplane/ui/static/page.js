@@ -37,6 +37,7 @@ function route() {
   }
   document.title = `${shown instanceof List ? view : shown.key} · volplane`;
   shown.refresh();
+  say();
 }
 
 function decoded(text) {
@@ -57,9 +58,10 @@ function say() {
   }
   const gaps = state?.gaps ?? [];
   for (const [how, tone, text] of [
-    ["stale", "bad", "May be out of date"], ["unread", "", "Not shown"], ["reading", "", "Being read"],
+    ["stale", "bad", "May be out of date"], ["unread", "", "Not shown"], ["absent", "", "Not shown"],
+    ["reading", "", "Being read"],
   ]) {
-    const found = gaps.filter((each) => each[1] === how);
+    const found = gaps.filter((each) => each[1] === how && (how !== "absent" || shown.view === "snapshots"));
     const why = [...new Set(found.map((each) => each[2]).filter(Boolean))];
     if (found.length) said.push([tone, `${text}: ${found.map((each) => each[0]).join(", ")}${why.length ? `. ${why.join("; ")}` : ""}`]);
   }
