@@ -220,9 +220,10 @@ class Tables:
                 free[found.provisioner] = max(free.get(found.provisioner, 0), room)
         known = {each["name"]: each for each in self.told.drivers}
         made = []
+        unknown = "not known" if self.told.silence else "not of this controller"
         for name in sorted(known.keys() | +self._volumes):
             each = known.get(name, {})
-            state = "hung" if each.get("hung") else each.get("state", "not of this controller")
+            state = "hung" if each.get("hung") else each.get("state", unknown)
             held_and_free = (str(self._volumes[name]), size_text(self._bytes[name]), size_text(free.get(name)))
             counted = (*held_and_free, str(running[name]), str(failing[name]))
             about = (shown(name), shown(each.get("backend")) or "-", shown(state), *counted)
