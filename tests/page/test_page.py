@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from volplane.ui.rows import COLUMNS
 from volplane.ui.server import serve_page
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
-from volplane_testing import clock
 
 pytestmark = [
     pytest.mark.page,
@@ -93,31 +93,27 @@ class World:
         self.base, _, self.token = url.partition("#")
         self.url = url
 
-    def make(self, path: str, body: Mapping[str, Any]) -> None:
+    def make(self, path: str, body: Mapping[str, Any]) -> str:
+        """Create an object; its uid."""
         made = json.dumps(body).encode()
         answer = self.server.handle("POST", path, {}, {"content-type": "application/json"}, made)
         assert answer.status == 201, answer.body
+        return str(json.loads(answer.body)["metadata"]["uid"])
 
     def change(self, path: str, body: Mapping[str, Any]) -> None:
         headers = {"content-type": "application/merge-patch+json"}
         assert self.server.handle("PATCH", path, {}, headers, json.dumps(body).encode()).status == 200
 
-    def uid(self, claim: str) -> str:
-        body = self.server.handle("GET", f"{CLAIMS}/{claim}", {}, {}, b"").body
-        return str(json.loads(body)["metadata"]["uid"])
-
-    def claim(self, name: str, **spec: Any) -> None:
+    def claim(self, name: str, namespace: str = "default", **spec: Any) -> str:
+        """Create a claim; its uid."""
         base = {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}},
             "storageClassName": "x",
         }
-        about = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": "default"},
-        }
-        self.make(CLAIMS, {**about, "spec": {**base, **spec}})
+        about = {"apiVersion": "v1", "kind": "PersistentVolumeClaim"}
+        body = {**about, "metadata": {"name": name, "namespace": namespace}, "spec": {**base, **spec}}
+        return self.make(CLAIMS.replace("default", namespace), body)
 
     async def sees(self, text: str) -> None:
         await self.tab.wait(f"document.body.innerText.includes({json.dumps(text)})")
@@ -148,7 +144,7 @@ def looked(body: Body, ask: Callable[[str, Mapping[str, str]], Awaitable[Any]] =
     """Run `body` with an empty cluster and an open page. The console must stay empty."""
 
     async def main() -> None:
-        server = ApiServer(now=clock.now)
+        server = ApiServer(now=lambda: datetime.now(UTC))
         way = Way(server)
         async with serve_page(Client(way), ask) as url, browser() as tab:
             world = World(server, way, tab, url)
@@ -214,10 +210,25 @@ def test_a_page_of_an_earlier_run_says_so() -> None:
     looked(body)
 
 
+def test_a_command_that_is_gone_is_said_at_once() -> None:
+    async def main() -> None:
+        server = ApiServer(now=lambda: datetime.now(UTC))
+        async with browser() as tab:
+            async with serve_page(Client(Way(server)), silent) as url:
+                world = World(server, Way(server), tab, url)
+                world.claim("data")
+                await tab.open(url)
+                await world.sees("default/data")
+            await world.sees("The command that serves this page does not answer. What is shown is of ")
+            await world.sees("default/data")
+
+    asyncio.run(main())
+
+
 def test_hostile_texts_are_texts() -> None:
     async def body(world: World) -> None:
-        world.claim("data", volumeName="v")
-        about = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": world.uid("data")}
+        uid = world.claim("data", volumeName="v")
+        about = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data", "uid": uid}
         world.make(
             "/api/v1/persistentvolumes",
             {
@@ -349,3 +360,46 @@ def test_twenty_thousand_claims_are_a_page_like_any_other() -> None:
         await world.sees("10 of 20000")
 
     looked(body)
+
+
+def test_pictures_for_the_documentation() -> None:
+    """Written to build/page; that of the first view is kept as docs/explanation/page.png."""
+
+    async def busy(path: str, query: Mapping[str, str]) -> Any:
+        if path == "/explain":
+            return {"situation": [f"claim {query.get('claim', '')} is Pending"], "tried": [], "next": []}
+        failed = {
+            "name": "provision-shop/orders", "verb": "provision", "key": "shop/orders", "driver": "nfs.volplane.dev",
+            "uid": uids["orders"], "phase": "waiting", "since": 0.0, "next_try": 48.0, "failures": 3,
+            "error": "the share is full: 2Gi are asked for, 1.2Gi are free",
+        }  # fmt: skip
+        driver = {"name": "nfs.volplane.dev", "backend": "nfs", "state": "ready", "healthy": True, "hung": False}
+        reasons = {
+            "claims": {
+                "shop/carts": 'storageclass.storage.k8s.io "fsat" not found; did you mean "fast"?',
+                "shop/search": "waiting for first consumer to be created before binding",
+            }
+        }
+        status = {"leads": True, "now": 1.0, "operations": [failed], "reasons": reasons}
+        return {**status, "drivers": [{**driver, "error": ""}], "findings": []}
+
+    uids: dict[str, str] = {}
+
+    async def body(world: World) -> None:
+        tab = world.tab
+        world.make("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+        for name, storage_class in (("orders", "fast"), ("carts", "fsat"), ("search", "disks")):
+            uids[name] = world.claim(name, namespace="shop", storageClassName=storage_class)
+        folder = Path("build/page")
+        folder.mkdir(parents=True, exist_ok=True)
+        await tab.size(1100, 420)
+        await tab.open(world.url)
+        await world.sees("the share is full")
+        await tab.wait("!document.body.innerText.includes('Being read')")
+        await asyncio.sleep(3)  # So that something waits for some time.
+        (folder / "page.png").write_bytes(await tab.picture())
+        await tab.open(f"{world.base}#/claim/shop/orders")
+        await world.sees("The next try is in")
+        (folder / "claim.png").write_bytes(await tab.picture())
+
+    looked(body, busy)

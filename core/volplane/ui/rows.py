@@ -32,6 +32,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "claims": ("name", "phase", "size", "class", "volume", "age"),
     "volumes": ("name", "phase", "size", "class", "claim", "policy", "driver", "age"),
     "drivers": ("name", "backend", "state", "volumes", "used", "free", "running", "failing", "problem"),
+    "operations": ("verb", "name", "driver", "phase", "failures", "problem", "since", "next"),
     "nodes": ("name", "ready", "attached", "free", "age"),
     "segments": ("class", "segment", "free", "largest"),
     "snapshots": ("name", "state", "size", "claim", "problem", "age"),

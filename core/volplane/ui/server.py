@@ -142,6 +142,7 @@ class _Page:
         query = request.query
         try:
             start, count = int(query.get("start", "0")), int(query.get("count", "100"))
+            await self._tables.settle()
             return _json(self._tables.window(query.get("view", ""), query.get("q", ""), start, count))
         except (KeyError, ValueError) as error:
             raise web.HTTPBadRequest from error
@@ -180,6 +181,7 @@ class _Page:
             await response.prepare(request)
             sent, at = b"", 0.0
             while True:
+                await self._tables.settle()
                 message = msgspec.json.encode(self._state())
                 now = asyncio.get_running_loop().time()
                 if message != sent or now - at >= _BEAT:

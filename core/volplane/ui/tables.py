@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +24,8 @@ from volplane.ui.watched import Watched
 MOST_ROWS: Final = 500
 """Of one answer."""
 _LONGEST_SEARCH: Final = 200
+_AT_ONCE: Final = 200
+"""Objects whose rows are made before others may work: some milliseconds."""
 _KINDS: Final[Mapping[str, str]] = {
     "PersistentVolumeClaim": "claim",
     "PersistentVolume": "volume",
@@ -37,7 +41,6 @@ class Table:
 
     make: Callable[[str, str], Sequence[Row]]
     """(kind, key) -> the rows of an object now."""
-    version: int = 0
     _rows: dict[tuple[str, str], Sequence[Row]] = field(default_factory=dict)
     _dirty: dict[tuple[str, str], None] = field(default_factory=dict)
     _sorted: list[Row] | None = None
@@ -47,22 +50,24 @@ class Table:
         """Have the rows of the object made again before they are shown."""
         self._dirty[kind, key] = None
 
-    def rows(self) -> list[Row]:
-        """Return all rows in order."""
-        changed = False
-        for place in self._dirty:
+    def work(self, most: int) -> bool:
+        """Make the rows of at most so many changed objects; return whether others are left."""
+        for place in tuple(itertools.islice(self._dirty, most)):
+            del self._dirty[place]
             made = self.make(*place)
             if made != (before := self._rows.get(place, ())):
-                changed = True
+                self._sorted = self._found = None
             if made:
                 self._rows[place] = made
             elif before:
                 del self._rows[place]
-        self._dirty.clear()
-        if changed or self._sorted is None:
-            self.version += 1
+        return bool(self._dirty)
+
+    def rows(self) -> list[Row]:
+        """Return all rows in order."""
+        self.work(len(self._dirty))
+        if self._sorted is None:
             self._sorted = sorted((each for made in self._rows.values() for each in made), key=_ORDER)
-            self._found = None
         return self._sorted
 
     def found(self, search: str, columns: Sequence[str]) -> list[Row]:
@@ -71,13 +76,14 @@ class Table:
         if not search.strip():
             return every
         if self._found is None or self._found[0] != search:
-            self._found = search, [each for each in every if matches(each, search, columns)]
+            terms = words(search)
+            self._found = search, [each for each in every if matches(each, terms, columns)]
         return self._found[1]
 
 
-def matches(found: Row, search: str, columns: Sequence[str]) -> bool:
-    """Return whether every word of the search is in the row; `column:word` looks at one column, `-word` excludes."""
-    for term in words(search):
+def matches(found: Row, terms: Iterable[str], columns: Sequence[str]) -> bool:
+    """Return whether every term is in the row; `column:word` looks at one column, `-word` excludes."""
+    for term in terms:
         wanted = not term.startswith("-")
         word = term if wanted else term[1:]
         column, colon, rest = word.partition(":")
@@ -154,14 +160,21 @@ class Tables:
                 for kind in self._caches:
                     self._tables["waiting"].touch(kind, each["key"])
 
+    async def settle(self) -> None:
+        """Make the rows of what has changed, a few at a time: other work of this process goes on meanwhile."""
+        for table in self._tables.values():
+            while table.work(_AT_ONCE):  # noqa: ASYNC110 - it yields, and waits for nothing
+                await asyncio.sleep(0)
+
     def window(self, view: str, search: str, start: int, count: int) -> dict[str, Any]:
         """Return the rows of a view from `start` on, and how many the search finds of how many. Raises KeyError."""
         columns = COLUMNS[view]
         if view in self._tables:
             found, every = self._tables[view].found(search, columns), len(self._tables[view].rows())
         else:
-            made = self._drivers() if view == "drivers" else self._leaks()
-            found, every = [each for each in made if matches(each, search, columns)], len(made)
+            makers = {"drivers": self._drivers, "operations": self._operations, "leaks": self._leaks}
+            made, terms = makers[view](), words(search)
+            found, every = [each for each in made if matches(each, terms, columns)], len(made)
         shown_rows = found[max(0, start) : max(0, start) + max(0, min(count, MOST_ROWS))]
         return {
             "view": view,
@@ -175,7 +188,9 @@ class Tables:
     def counts(self) -> dict[str, int]:
         """Return how many rows each view has."""
         counted = {view: len(table.rows()) for view, table in self._tables.items()}
-        return {**counted, "drivers": len(self.told.drivers), "leaks": len(self.told.leaks.get("findings", ()))}
+        operations = sum(map(len, self.told.operations.values()))
+        leaks = len(self.told.leaks.get("findings", ()))
+        return {**counted, "drivers": len(self.told.drivers), "operations": operations, "leaks": leaks}
 
     def _of(self, cache: Cache[Any], make: Callable[[Any], Sequence[Row]]) -> Callable[[str, str], Sequence[Row]]:
         def made(_kind: str, key: str) -> Sequence[Row]:
@@ -230,6 +245,28 @@ class Tables:
             tone = "good" if each.get("healthy") else "bad" if each else ""
             made.append(row(name, *about, shown(each.get("error")) or "-", tone=tone))
         return made
+
+    def _operations(self) -> list[Row]:
+        """Return the controller's operations, those that fail most first."""
+        made = []
+        for each in (each for several in self.told.operations.values() for each in several):
+            due = self.told.wall(each["next_try"])
+            after: rows.Cell = "-" if due is None else {"due": due}
+            since: rows.Cell = {"age": self.told.wall(each["since"])}
+            about = (self._object(each["key"]), shown(each["driver"]) or "-", shown(each["phase"]))
+            state = (str(each["failures"]), shown(each["error"]) or "-", since, after)
+            tone, order = "bad" if each["error"] else "", -float(each["failures"])
+            made.append(row(each["name"], shown(each["verb"]), *about, *state, tone=tone, order=order))
+        return sorted(made, key=_ORDER)
+
+    def _object(self, key: str) -> rows.Cell:
+        """Return a link to the object that an operation is about."""
+        attachment = self.watched.attachments.get(key)
+        if attachment is not None and (volume := attachment.spec.source.persistent_volume_name):
+            return {"to": ("volume", volume), "text": shown(key)}
+        if key in self.watched.claims:
+            return rows.link("claim", key)
+        return rows.link("volume", key) if key in self.watched.volumes else shown(key) or "-"
 
     def _leaks(self) -> list[Row]:
         made = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -163,7 +165,7 @@ def test_twenty_thousand_claims_are_searched() -> None:
         )
     assert made.window("claims", "c-1999", 0, 100)["found"] == 11
     row = made._tables["claims"].rows()[0]
-    assert matches(row, "default", COLUMNS["claims"])
+    assert matches(row, ["default"], COLUMNS["claims"])
 
 
 def test_the_clock_of_the_controller_alone_changes_nothing() -> None:
@@ -215,3 +217,31 @@ def test_a_volume_that_goes_is_counted_no_more() -> None:
     assert dict(zip(COLUMNS["drivers"], row["cells"], strict=True))["used"] == "5Gi"
     watched.volumes.observe_deleted("v", "uid-v", 4)
     assert made.window("drivers", "", 0, 10)["rows"] == []
+
+
+def test_operations_that_fail_most_come_first() -> None:
+    one, two = claim("a"), volume("v")
+    made, _ = tables(one, two)
+    failing = operation(two, verb="delete", failures=4, error="busy", next_try=110.0)
+    made.tell(told(operations=[operation(one, phase="running"), failing]))
+    first, second = (
+        dict(zip(COLUMNS["operations"], each["cells"], strict=True))
+        for each in made.window("operations", "", 0, 10)["rows"]
+    )
+    assert (first["verb"], first["problem"], first["next"]) == ("delete", "busy", {"due": NOW + 10})
+    assert (first["name"]["to"], second["name"]["to"]) == (("volume", "v"), ("claim", "default/a"))
+    assert made.counts()["operations"] == 2
+
+
+def test_rows_are_made_a_few_at_a_time() -> None:
+    made, _ = tables(*(claim(f"c-{number:04}") for number in range(1_000)))
+
+    async def main() -> int:
+        settling, turns = asyncio.create_task(made.settle()), 0
+        while not settling.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return turns
+
+    assert asyncio.run(main()) >= 5
+    assert made.window("claims", "", 0, 1)["total"] == 1_000

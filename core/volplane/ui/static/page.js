@@ -5,7 +5,7 @@ import { List } from "./list.js";
 import { follow, takeToken } from "./live.js";
 import { Picture } from "./picture.js";
 
-const VIEWS = ["waiting", "claims", "volumes", "drivers", "nodes", "segments", "snapshots", "trash", "leaks"];
+const VIEWS = ["waiting", "claims", "volumes", "drivers", "operations", "nodes", "segments", "snapshots", "trash", "leaks"];
 const by = (id) => document.getElementById(id);
 
 let shown = null;
@@ -96,7 +96,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "ArrowDown" || event.key === "ArrowUp") shown?.step(event.key === "ArrowDown" ? 1 : -1);
   else if (typing) return;
   else if (event.key === "/" && shown instanceof List) shown.input.focus();
-  else if (/^[1-9]$/.test(event.key)) location.hash = `#/${VIEWS[event.key - 1]}`;
+  else if (/^[0-9]$/.test(event.key)) location.hash = `#/${VIEWS[(Number(event.key) + 9) % 10]}`;
   else return;
   event.preventDefault();
 });
