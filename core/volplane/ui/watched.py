@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from random import Random
 from typing import Any, Final
 
+from volplane.errors import ApiError, ApiUnavailable
 from volplane.kube.cache import Cache, IndexFunction
 from volplane.kube.client import Client
 from volplane.kube.events import EVENTS, Event
@@ -29,6 +30,10 @@ from volplane.process.process import LEASE
 from volplane.snapshots.state import claim_key_of
 from volplane.state.cluster_state import ATTACHMENT_INDEXES, CLAIM_INDEXES, POD_INDEXES
 
+_PROBE: Final = 5.0
+"""Seconds between two questions whether the server still answers, and for which an answer is waited for: a watch over
+a connection that is dead looks like one in which nothing happens.
+"""
 _EVENTS: Final[Mapping[str, IndexFunction[Event]]] = {"about": lambda event: [event.involved_object.uid]}
 _SNAPSHOTS: Final[Mapping[str, IndexFunction[VolumeSnapshot]]] = {"claim": lambda snapshot: [claim_key_of(snapshot)]}
 
@@ -60,6 +65,8 @@ class Watched:
             *(self.claims, self.volumes, self.classes, self.pods, self.nodes, self.attachments),
             *(self.csi_drivers, self.capacities, self.snapshots, self.events, self.leases),
         )
+        self._silence = ""
+        """Why the server does not answer."""
         self._reflectors = [self._reflector(cache) for cache in self.caches]
 
     def _reflector(self, cache: Cache[Any]) -> Reflector[Any]:
@@ -78,6 +85,21 @@ class Watched:
         async with asyncio.TaskGroup() as group:
             for each in self._reflectors:
                 group.create_task(each.run())
+            group.create_task(self._probe())
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(_PROBE)
+            try:
+                async with asyncio.timeout(_PROBE):
+                    await self.client.raw("/version")
+                self._silence = ""
+            except TimeoutError:
+                self._silence = f"it does not answer within {_PROBE:g} s"
+            except ApiUnavailable as error:
+                self._silence = str(error)
+            except ApiError:  # A refusal is an answer.
+                self._silence = ""
 
     def gaps(self) -> Iterator[tuple[str, str, str]]:
         """Return (kind, state, why) of each kind that is not followed now.
@@ -85,6 +107,8 @@ class Watched:
         state: reading = its first list is under way; stale = it may have changed; unread = nothing is known of it;
         absent = the same of a kind that not every cluster serves.
         """
+        if self._silence:
+            yield "the API server", "stale", self._silence
         for each in self._reflectors:
             listed = each.cache.listed.is_set()
             if each.failing:
