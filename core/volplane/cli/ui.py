@@ -15,6 +15,7 @@ from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig
 from volplane.controller import logs
+from volplane.controller.http import HttpAddress
 from volplane.ui.server import serve_page
 
 
@@ -33,6 +34,7 @@ def ui(
     It reads with the rights of the kubeconfig, and writes nothing. The address has a token: whoever has it sees what
     you see, until Ctrl-C. Reasons and operations come from the controller, where one answers at --http.
     """
+    HttpAddress.parse("--http", http)
     logs.configure()
     logging.getLogger("volplane.kube").setLevel(logging.ERROR)  # The page says what cannot be read.
 

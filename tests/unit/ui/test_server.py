@@ -22,6 +22,12 @@ from volplane_testing import clock
 Body = Callable[[aiohttp.ClientSession, str, dict[str, str]], Awaitable[Any]]
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the stream tell at once what has changed."""
+    monkeypatch.setattr("volplane.ui.server._TICK", 0.01)
+
+
 async def silent(_path: str, _query: Mapping[str, str]) -> Any:
     return None
 
