@@ -35,7 +35,7 @@ from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, Volume
 from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
-from volplane.process.waiting import Reasons, waits_of_claim, waits_of_volume
+from volplane.ui.waiting import Reasons, waits_of_claim, waits_of_volume
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),

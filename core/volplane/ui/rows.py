@@ -17,12 +17,12 @@ from volplane.kube import names
 from volplane.kube.events import Event
 from volplane.kube.objects import Claim, KubeObject, Node, Pod, Volume, VolumeAttachment, VolumeSnapshot
 from volplane.kube.quantity import parse
-from volplane.process.waiting import waits_of_claim, waits_of_volume
 from volplane.state.cluster_state import claims_of_pod
 from volplane.state.matching import capacity_of, class_of_claim, held_by, request_of, whole_bytes
 from volplane.state.naming import csi_source
 from volplane.trash.decide import in_trash
 from volplane.ui.told import Told
+from volplane.ui.waiting import waits_of_claim, waits_of_volume
 
 Cell = str | dict[str, Any]
 """A text, or {"age": seconds since 1970}, {"due": the same}, or {"to": (kind, key), "text": …} for a link."""
