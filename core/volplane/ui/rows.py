@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from volplane._messages import one_line, sanitize, shortened, size_text
+from volplane._messages import age_text, one_line, sanitize, shortened, size_text
 from volplane.attach.desired import is_ready
 from volplane.kube import names
 from volplane.kube.events import Event
-from volplane.kube.objects import Claim, KubeObject, Node, Pod, Volume, VolumeAttachment, VolumeSnapshot
+from volplane.kube.objects import Claim, KubeObject, Lease, Node, Pod, Volume, VolumeAttachment, VolumeSnapshot
 from volplane.kube.quantity import parse
 from volplane.state.cluster_state import claims_of_pod
 from volplane.state.matching import capacity_of, class_of_claim, held_by, request_of, whole_bytes
@@ -237,6 +237,14 @@ def of_trash(volume: Volume) -> list[Row]:
     after: Cell = "a person decides" if until is None else {"due": until}
     cells = (size, shown(record.released) or "-", after, age(record.since))
     return [row(volume.key, link("volume", volume.key), *cells, order=until or 0.0)]
+
+
+def leader_of(lease: Lease, now: float) -> str:
+    """Return who holds the Lease, and for how long it was not renewed if that is too long; "" = nobody."""
+    holder, renewed = shown(lease.spec.holder_identity), seconds(lease.spec.renew_time)
+    if not holder or renewed is None or now - renewed <= (lease.spec.lease_duration_seconds or 0):
+        return holder
+    return f"{holder}, which has not renewed its Lease for {age_text(now - renewed)}"
 
 
 def phase_of(item: Claim | Volume) -> str:

@@ -24,7 +24,7 @@ from volplane.controller.http import HttpAddress, is_loopback
 from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.ui.picture import picture_of
-from volplane.ui.rows import shown
+from volplane.ui.rows import COLUMNS, leader_of, shown
 from volplane.ui.tables import Tables
 from volplane.ui.told import Ask, keep_asking
 from volplane.ui.watched import Watched
@@ -139,13 +139,15 @@ class _Page:
         return web.Response(body=content, content_type=TYPES[name.rpartition(".")[2]], charset="utf-8")
 
     async def _rows(self, request: web.Request) -> web.Response:
-        query = request.query
+        query, view = request.query, request.query.get("view", "")
         try:
             start, count = int(query.get("start", "0")), int(query.get("count", "100"))
-            await self._tables.settle()
-            return _json(self._tables.window(query.get("view", ""), query.get("q", ""), start, count))
-        except (KeyError, ValueError) as error:
+        except ValueError as error:
             raise web.HTTPBadRequest from error
+        if view not in COLUMNS:
+            raise web.HTTPBadRequest
+        await self._tables.settle()
+        return _json(self._tables.window(view, query.get("q", ""), start, count))
 
     async def _picture(self, request: web.Request) -> web.Response:
         kind, key, told = request.query.get("kind", ""), request.query.get("key", ""), self._tables.told
@@ -155,8 +157,8 @@ class _Page:
     async def _explanation(self, kind: str, key: str) -> dict[str, Any]:
         """Return what the controller says of the object, or why it says nothing."""
         silence, now = self._tables.told.silence, asyncio.get_running_loop().time()
-        at, before = self._explained.get((kind, key), (now - _EXPLAINED, {}))
-        if not silence and now - at < _EXPLAINED:
+        at, before = self._explained.get((kind, key), (0.0, None))
+        if before is not None and not silence and now - at < _EXPLAINED:
             return before
         try:
             told = None if silence else await self._ask("/explain", {kind: key})
@@ -206,9 +208,8 @@ class _Page:
             "counts": tables.counts(),
             "gaps": gaps,
             "silence": shown(told.silence),
-            "leader": "" if lease is None else shown(lease.spec.holder_identity),
+            "leader": "" if lease is None else leader_of(lease, time.time()),
             "server": shown(watched.client.server),
-            "now": round(time.time()) // 10 * 10,
         }
 
 

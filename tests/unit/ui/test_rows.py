@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from unit.attach.objects import attachment, pod
 from unit.binding.objects import claim, volume
 from unit.ui.seen import NOW, event, operation, snapshot, told
 from volplane.kube import names
+from volplane.kube.objects import Lease
 from volplane.process.duties import CHANGES
 from volplane.ui import rows
 from volplane.ui.told import Told
@@ -120,3 +122,17 @@ def test_a_claim_that_waits_for_two_changes_has_two_rows() -> None:
     reasons = {queue: {"default/c": f"waits in {queue}"} for queue in CHANGES}
     made = rows.waiting_claim(bound, told(reasons=reasons), [])
     assert len({row.id for row in made}) == len(CHANGES)
+
+
+@pytest.mark.parametrize(
+    ("holder", "renewed", "said"),
+    [
+        ("a", "2027-01-15T07:59:50Z", "a"),
+        ("a", "2027-01-15T07:00:00.000000Z", "a, which has not renewed its Lease for 60m"),
+        ("a", None, "a"),
+        ("", "2027-01-15T07:00:00Z", ""),
+    ],
+)
+def test_who_leads_is_said_with_a_doubt(holder: str, renewed: str | None, said: str) -> None:
+    spec = {"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}
+    assert rows.leader_of(msgspec.convert({"metadata": {"name": "volplane"}, "spec": spec}, Lease), NOW) == said

@@ -3,16 +3,28 @@
 const TOKEN = "volplane-token";
 const SILENCE = 8000; // The server speaks every 3 s.
 
+let token = stored(() => localStorage.getItem(TOKEN)) ?? "";
+
+// A browser may keep nothing; then other tabs need the whole address.
+function stored(access) {
+  try {
+    return access();
+  } catch {
+    return null;
+  }
+}
+
 export function takeToken() {
   const found = /[#&]token=([\w-]+)/.exec(location.hash);
   if (found) {
-    localStorage.setItem(TOKEN, found[1]);
+    token = found[1];
+    stored(() => localStorage.setItem(TOKEN, token));
     // Not left in the address bar, where it would be seen and copied with a link.
     history.replaceState(null, "", location.pathname + (location.hash.replace(/[#&]token=[\w-]+/, "") || "#/waiting"));
   }
 }
 
-const headers = () => ({ Authorization: `Bearer ${localStorage.getItem(TOKEN) ?? ""}` });
+const headers = () => ({ Authorization: `Bearer ${token}` });
 
 export async function ask(path, query, signal) {
   const answer = await fetch(`/api/${path}?${new URLSearchParams(query)}`, { headers: headers(), signal });
