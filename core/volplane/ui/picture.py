@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from volplane.attach.desired import is_ready
 from volplane.kube import names
+from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import csi_parts, finished, mounts, unique_name
 from volplane.state.matching import refers_to
@@ -18,8 +19,10 @@ from volplane.ui.rows import maker_of, phase_of, seconds, shown, time_of
 from volplane.ui.told import Told
 from volplane.ui.watched import Watched
 
-THERE, BETWEEN, MISSING, NONE = "there", "between", "missing", "none"
-"""It is there and settled; it is being made, changed or removed; it should be there; it is not there, rightly."""
+THERE, BETWEEN, MISSING, NONE, UNKNOWN = "there", "between", "missing", "none", "unknown"
+"""It is there and settled; it is being made, changed or removed; it should be there; it is not there, rightly; its kind
+was not read, or may not be.
+"""
 _MOST_ENTRIES: Final = 200
 
 
@@ -72,9 +75,9 @@ def picture_of(kind: str, key: str, watched: Watched, told: Told) -> Picture:
     on = {pod.spec.node_name: None for pod in pods if pod.spec.node_name and not finished(pod)}
     on |= {each.spec.node_name: None for each in attachments}
     parts = [
-        *([_pod(pod) for pod in pods] or [Part("pod", "", NONE, "no pod uses it")]),
-        _claim(claim) if claim is not None else _former_claim(volume),
-        _volume(claim, volume),
+        *([_pod(pod) for pod in pods] or [_absent("pod", watched.pods, "no pod uses it")]),
+        _claim(claim) if claim is not None else _former_claim(volume, watched),
+        _volume(claim, volume, watched),
         _asset(claim, volume, told),
         *_attachments(volume, attachments, watched, needed=bool(on)),
         *([_node(name, watched) for name in on] or [Part("node", "", NONE, "on no node")]),
@@ -95,6 +98,13 @@ def picture_of(kind: str, key: str, watched: Watched, told: Told) -> Picture:
     )
 
 
+def _absent(role: str, cache: Cache[Any], text: str, name: str = "", state: str = NONE) -> Part:
+    """Return the part for what is not in the cache, which proves something only if its kind was read."""
+    if not cache.listed.is_set():
+        return Part(role, name, UNKNOWN, f"{cache.kind.plural} are not read")
+    return Part(role, name, state, text)
+
+
 def _pod(pod: Pod) -> Part:
     phase = "Terminating" if pod.terminating else shown(pod.status.phase) or "Pending"
     state = NONE if finished(pod) else THERE if phase == "Running" else BETWEEN
@@ -110,21 +120,22 @@ def _claim(claim: Claim) -> Part:
     return Part("claim", shown(claim.key), state, text, ("claim", claim.key))
 
 
-def _former_claim(volume: Volume | None) -> Part:
+def _former_claim(volume: Volume | None, watched: Watched) -> Part:
     reference = volume.spec.claim_ref if volume is not None else None
     if volume is None or reference is None:
         return Part("claim", "", NONE, "no claim is named by the volume")
     released = in_trash(volume) is not None or volume.status.phase in ("Released", "Failed") or volume.terminating
     reserved = not reference.uid
     text = "it is reserved for this claim" if reserved else "it was released" if released else "it does not exist"
-    return Part("claim", shown(reference.key), NONE if released or reserved else MISSING, text)
+    state = NONE if released or reserved else MISSING
+    return _absent("claim", watched.claims, text, shown(reference.key), state)
 
 
-def _volume(claim: Claim | None, volume: Volume | None) -> Part:
+def _volume(claim: Claim | None, volume: Volume | None, watched: Watched) -> Part:
     if volume is None:
         named = claim.spec.volume_name if claim is not None else ""
         text = "the claim names it, and it does not exist" if named else "none is bound yet"
-        return Part("volume", shown(named), MISSING if named else NONE, text)
+        return _absent("volume", watched.volumes, text, shown(named), MISSING if named else NONE)
     phase = phase_of(volume)
     if claim is not None and not refers_to(volume, claim):
         reference = volume.spec.claim_ref
@@ -143,13 +154,17 @@ def _asset(claim: Claim | None, volume: Volume | None, told: Told) -> Part:
     if volume is None:
         if running or (claim is not None and claim.has_finalizer(names.PROVISIONING_FINALIZER)):
             return Part("asset", "", BETWEEN, doing or "it may be in the making: an intent is recorded on the claim")
+        if claim is not None and claim.spec.volume_name:
+            return Part("asset", "", UNKNOWN, "its volume would name it")
         return Part("asset", "", NONE, "nothing was asked of a backend")
     handle, maker = handle_of(volume), maker_of(volume)
     name, of = shown(handle) or "(no handle)", f"of {shown(maker)}" if maker else "of no known driver"
     for finding in told.leaks.get("findings", ()):
         if finding["verdict"] == "ghost" and finding["volume"] == volume.name:
             return Part("asset", name, MISSING, f"{of}; {shown(finding['detail']) or 'the backend does not list it'}")
-    return Part("asset", name, BETWEEN if running else THERE, f"{of}; {doing}" if doing else of)
+    return Part(
+        "asset", name, BETWEEN if running else THERE, f"{of}; {doing}" if doing else f"{of}, as the volume says"
+    )
 
 
 def _attachments(
@@ -171,14 +186,13 @@ def _attachments(
     if not unique or (driver is not None and not driver.spec.attach_required):
         yield Part("attachment", "", NONE, "it needs no attaching")
     else:
-        yield Part("attachment", "", BETWEEN if needed else NONE, "it is not attached")
+        yield _absent("attachment", watched.attachments, "it is not attached", state=BETWEEN if needed else NONE)
 
 
 def _node(name: str, watched: Watched) -> Part:
     node = watched.nodes.get(name)
     if node is None:
-        known = watched.nodes.listed.is_set()
-        return Part("node", shown(name), MISSING if known else BETWEEN, "it does not exist" if known else "not read")
+        return _absent("node", watched.nodes, "it does not exist", shown(name), MISSING)
     ready = is_ready(node)
     return Part("node", shown(name), THERE if ready else MISSING, "Ready" if ready else "not Ready", ("node", name))
 

@@ -18,7 +18,8 @@ CLAIM, VOLUME = bound()
 
 def drawn(*objects: KubeObject, key: str = "default/c", kind: str = "claim", said: Told | None = None) -> Picture:
     watched = seen(*objects)
-    watched.nodes.listed.set()
+    for cache in watched.caches:
+        cache.listed.set()
     return picture_of(kind, key, watched, said or Told())
 
 
@@ -103,6 +104,18 @@ def test_the_timeline_has_events_of_everything_the_newest_first() -> None:
         ("pod default/p", "FailedMount: slow (7 times)"),
         ("claim default/c", "ProvisioningSucceeded: made"),
     ]
+
+
+def test_what_may_not_be_read_is_not_called_missing() -> None:
+    used = claim("c", volumeName="v", status={"phase": "Bound"})
+    picture = picture_of("claim", "default/c", seen(used), Told())
+    assert states(picture) == {
+        "pod": "unknown",
+        "claim": "there",
+        "volume": "unknown",
+        "asset": "unknown",
+        "node": "none",
+    }
 
 
 def test_what_is_not_there_is_not_found() -> None:

@@ -3,7 +3,7 @@
 import { clock, element, hrefOf, moving, until } from "./dom.js";
 import { ask } from "./live.js";
 
-const STATES = { there: "there", between: "in between", missing: "missing", none: "none" };
+const STATES = { there: "there", between: "in between", missing: "missing", none: "none", unknown: "not known" };
 const TOLD = [["situation", "Where it stands"], ["tried", "What was tried"], ["next", "What happens next"]];
 
 export class Picture {
