@@ -131,6 +131,7 @@ class Tables:
             "node": (watched.nodes, ("nodes",)),
             "capacity": (watched.capacities, ("segments",)),
         }
+        self._sources = tuple(sources.values())
         self._caches = {kind: cache for kind, (cache, _) in sources.items()}
         for kind, (cache, views) in sources.items():
             cache.subscribe(self._toucher(kind, [self._tables[view] for view in views]))
@@ -179,11 +180,17 @@ class Tables:
         return {
             "view": view,
             "columns": columns,
+            "known": self._known(view),
             "total": every,
             "found": len(found),
             "start": start,
             "rows": [{"id": each.id, "cells": each.cells, "tone": each.tone} for each in shown_rows],
         }
+
+    def _known(self, view: str) -> bool:
+        """Return whether the kinds of the view were read; of those that a cluster may lack, where they are all."""
+        caches = [cache for cache, views in self._sources if view in views]
+        return all(cache.listed.is_set() or (cache.kind.optional and len(caches) > 1) for cache in caches)
 
     def counts(self) -> dict[str, int]:
         """Return how many rows each view has."""

@@ -245,3 +245,13 @@ def test_rows_are_made_a_few_at_a_time() -> None:
 
     assert asyncio.run(main()) >= 5
     assert made.window("claims", "", 0, 1)["total"] == 1_000
+
+
+def test_a_view_is_known_when_its_kinds_are_read() -> None:
+    made, watched = tables()
+    assert not made.window("waiting", "", 0, 10)["known"]
+    for cache in (watched.claims, watched.volumes, watched.attachments, watched.pods):
+        assert not made.window("waiting", "", 0, 10)["known"]
+        cache.listed.set()
+    assert made.window("waiting", "", 0, 10)["known"]
+    assert not made.window("snapshots", "", 0, 10)["known"]

@@ -81,7 +81,7 @@ export class List {
   }
 
   draw(answer) {
-    const { columns, rows, start, found, total } = answer;
+    const { columns, rows, start, found, total, known } = answer;
     this.start = start;
     this.rows = rows;
     this.found = found;
@@ -118,7 +118,7 @@ export class List {
     }
     this.drawn = kept;
     this.empty ??= element("p", { class: "empty" });
-    this.empty.textContent = total ? "Nothing is found." : this.view === "waiting" ? "Nothing waits." : "There are none.";
+    this.empty.textContent = total ? "Nothing is found." : !known ? "Not everything is read." : this.view === "waiting" ? "Nothing waits." : "There are none.";
     if (found) this.empty.remove();
     else this.body.after(this.empty);
   }

@@ -74,7 +74,8 @@ function say() {
 }
 
 function heard(next) {
-  const changed = !state || lost || next.changes !== state.changes || next.silence !== state.silence;
+  const told = ({ changes, silence, gaps }) => JSON.stringify([changes, silence, gaps]);
+  const changed = !state || lost || told(next) !== told(state);
   state = next;
   lost = "";
   heardAt = new Date();
