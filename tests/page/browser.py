@@ -19,7 +19,15 @@ import aiohttp
 PROGRAM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """Debian: apt-get install chromium."""
 _OPTIONS: Final = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-proxy-server", "--no-first-run", "--disable-sync"),
+    *(
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-proxy-server",
+        "--no-first-run",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+    ),
     *("--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0", "about:blank"),
 )
 SECONDS: Final = 60.0
