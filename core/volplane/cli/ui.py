@@ -36,7 +36,6 @@ def ui(
     """
     HttpAddress.parse("--http", http)
     logs.configure()
-    logging.getLogger("volplane.kube").setLevel(logging.ERROR)  # The page says what cannot be read.
 
     async def serve(stop: asyncio.Event) -> None:
         async with cluster_client(kubeconfig, context) as client:
@@ -49,4 +48,11 @@ def ui(
                     await asyncio.to_thread(webbrowser.open, url)
                 await stop.wait()
 
-    eventloop.run(serve)
+    # The page says what cannot be read.
+    log = logging.getLogger("volplane.kube")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        eventloop.run(serve)
+    finally:
+        log.setLevel(level)
