@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -256,3 +257,26 @@ def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], None]]]:
 
     yield point, remount
     subprocess.run(["umount", str(point)], check=True)
+
+
+@pytest.fixture
+def btrfs(tmp_path: Path) -> Iterator[Path]:
+    yield from file_system("btrfs", tmp_path)
+
+
+def file_system(kind: str, directory: Path) -> Iterator[Path]:
+    """Yield the mount point of a small file system of this kind, directory/disk; else the test is skipped."""
+    point, image = directory / "disk", directory / "image"
+    point.mkdir()
+    image.touch()
+    os.truncate(image, 400 * MIB)
+    mkfs = shutil.which(f"mkfs.{kind}")
+    if mkfs is None or os.geteuid() != 0:
+        pytest.skip(f"mkfs.{kind} is not installed, or this is not root")
+    made = subprocess.run([mkfs, "-q", str(image)], check=False, capture_output=True).returncode
+    if made or subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=False).returncode:
+        pytest.skip("mount(2) is not allowed here")
+    try:
+        yield point
+    finally:
+        subprocess.run(["umount", "-l", str(point)], check=True)

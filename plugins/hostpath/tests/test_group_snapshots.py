@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,23 +61,6 @@ class Grouping:
         while isinstance(result := self.site.backend.delete_group_snapshot(request), InProgress):
             pass
         return result
-
-
-@pytest.fixture
-def btrfs(tmp_path: Path) -> Iterator[Path]:
-    point, image, mkfs = tmp_path / "disk", tmp_path / "image", shutil.which("mkfs.btrfs")
-    if mkfs is None or os.geteuid() != 0:
-        pytest.skip("mkfs.btrfs is not installed, or this is not root")
-    point.mkdir()
-    image.touch()
-    os.truncate(image, 400 * MIB)
-    made = subprocess.run([mkfs, "-q", str(image)], check=False, capture_output=True).returncode
-    if made or subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=False).returncode:
-        pytest.skip("mount(2) is not allowed here")
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", "-l", str(point)], check=True)
 
 
 @pytest.fixture

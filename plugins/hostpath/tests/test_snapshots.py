@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +39,8 @@ from volplane import (
 from volplane_hostpath import copies
 from volplane_hostpath.copy_trees import LocalTrees
 from volplane_hostpath.testing import FakeQuotas
+
+from .conftest import file_system
 
 MIB = 1 << 20
 codecs.lookup("ascii")  # Before a test becomes a user who may not read the library.
@@ -451,28 +452,6 @@ def test_a_tenant_who_moves_everything_all_the_time_harms_only_the_own_copy(cutt
 def sharing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A small file system at tmp_path/disk on which files can share blocks."""
     yield from file_system(request.param, tmp_path)
-
-
-@pytest.fixture
-def btrfs(tmp_path: Path) -> Iterator[Path]:
-    yield from file_system("btrfs", tmp_path)
-
-
-def file_system(kind: str, directory: Path) -> Iterator[Path]:
-    point, image = directory / "disk", directory / "image"
-    point.mkdir()
-    image.touch()
-    os.truncate(image, 400 * MIB)
-    mkfs = shutil.which(f"mkfs.{kind}")
-    if mkfs is None or os.geteuid() != 0:
-        pytest.skip(f"mkfs.{kind} is not installed, or this is not root")
-    made = subprocess.run([mkfs, "-q", str(image)], check=False, capture_output=True).returncode
-    if made or subprocess.run(["mount", "-o", "loop", str(image), str(point)], check=False).returncode:
-        pytest.skip("mount(2) is not allowed here")
-    try:
-        yield point
-    finally:
-        subprocess.run(["umount", "-l", str(point)], check=True)
 
 
 def test_a_copy_takes_no_space_where_blocks_can_be_shared(new_site: Any, sharing: Path) -> None:

@@ -1,7 +1,7 @@
 // A table of any number of rows, of which only those in sight are asked for and in the document.
 
 import { ago, element, hrefOf, moving, until } from "./dom.js";
-import { ask } from "./live.js";
+import { ask, inTurn } from "./live.js";
 
 const WIDTHS = {
   why: "minmax(12em,4fr)", problem: "minmax(8em,3fr)", name: "minmax(10em,2fr)", volume: "minmax(8em,2fr)",
@@ -16,8 +16,7 @@ export class List {
     this.start = 0;
     this.rows = [];
     this.found = 0;
-    this.asking = false;
-    this.again = false;
+    this.refresh = inTurn(() => this.question(), 0);
     this.input = element("input", {
       type: "search", "aria-label": `Search ${view}`, autocomplete: "off", spellcheck: "false",
       placeholder: "words, -word, column:word", value: search,
@@ -59,25 +58,9 @@ export class List {
     if (first < this.start || last > Math.min(this.start + this.rows.length, this.found)) this.refresh();
   }
 
-  // One question at a time; what changes meanwhile leads to one more.
-  async refresh() {
-    if (this.asking) {
-      this.again = true;
-      return;
-    }
-    this.asking = true;
-    try {
-      const [start, count] = this.range();
-      const answer = await ask("rows", { view: this.view, q: this.search, start, count });
-      this.draw(answer);
-    } catch {
-      // The stream says what is wrong, and another question follows.
-    }
-    this.asking = false;
-    if (this.again) {
-      this.again = false;
-      this.refresh();
-    }
+  async question() {
+    const [start, count] = this.range();
+    this.draw(await ask("rows", { view: this.view, q: this.search, start, count }));
   }
 
   draw(answer) {

@@ -32,6 +32,30 @@ export async function ask(path, query, signal) {
   return answer.json();
 }
 
+// Returns a function that asks one question at a time: calls of it meanwhile lead to one more, after `pause` ms.
+export function inTurn(question, pause) {
+  let asking = false;
+  let again = false;
+  return async function refresh() {
+    if (asking) {
+      again = true;
+      return;
+    }
+    asking = true;
+    try {
+      await question();
+    } catch {
+      // The stream says what is wrong, and another question follows.
+    }
+    asking = false;
+    if (again) {
+      again = false;
+      if (pause) setTimeout(refresh, pause);
+      else refresh();
+    }
+  };
+}
+
 // Calls `heard` with each state, `lost` as soon as the stream is over or silent; goes on for ever.
 export async function follow(heard, lost) {
   for (let pause = 500; ; pause = Math.min(pause * 2, 5000)) {

@@ -1,7 +1,7 @@
 // A claim's (or an unbound volume's) picture and timeline.
 
 import { clock, element, hrefOf, moving, until } from "./dom.js";
-import { ask } from "./live.js";
+import { ask, inTurn } from "./live.js";
 
 const STATES = { there: "there", between: "in between", missing: "missing", none: "none", unknown: "not known" };
 const TOLD = [["situation", "Where it stands"], ["tried", "What was tried"], ["next", "What happens next"]];
@@ -13,28 +13,14 @@ export class Picture {
     this.table = element("div", { class: "detail", tabindex: "0", role: "region", "aria-label": `${kind} ${key}` });
     this.node = element("h2", {}, `${kind} ${key}`);
     this.said = "";
-    this.asking = false;
+    this.refresh = inTurn(() => this.question(), 500);
   }
 
-  async refresh() {
-    if (this.asking) {
-      this.again = true;
-      return;
-    }
-    this.asking = true;
-    try {
-      const picture = await ask("picture", { kind: this.kind, key: this.key });
-      const said = JSON.stringify(picture);
-      if (said !== this.said) this.draw(picture);
-      this.said = said;
-    } catch {
-      // As in a list.
-    }
-    this.asking = false;
-    if (this.again) {
-      this.again = false;
-      setTimeout(() => this.refresh(), 500);
-    }
+  async question() {
+    const picture = await ask("picture", { kind: this.kind, key: this.key });
+    const said = JSON.stringify(picture);
+    if (said !== this.said) this.draw(picture);
+    this.said = said;
   }
 
   draw(picture) {
