@@ -45,7 +45,7 @@ from volplane_nfs import copies
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import Status
 from volplane_nfs.nfs4 import operations as nfs
-from volplane_nfs.nfs4.attributes import FILEHANDLE, MODE, REGULAR, SIZE, TIME_METADATA, TIME_MODIFY, TYPE
+from volplane_nfs.nfs4.attributes import FILEHANDLE, MODE, REGULAR, SIZE, TIME_METADATA, TIME_MODIFY, TYPE, mask_of
 from volplane_nfs.nfs4.operations import Request
 from volplane_nfs.testing import GaneshaServer, ModelServer
 from volplane_nfs.testing.model import execution
@@ -697,6 +697,22 @@ def test_another_file_system_in_a_volume_is_not_entered(site: Site, model: Model
     monkeypatch.setattr(execution.Execution, "_attributes", attributes)
     with pytest.raises(Unsupported, match="another file system is mounted at 'd3'"):
         cut(site, made)
+
+
+def test_a_server_that_fails_over_the_attributes_of_a_listing_is_asked_for_names(
+    site: Site, model: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = site.provision()
+    source = fill_model(model, made)
+    usual = execution.Execution._readdir
+
+    def readdir(self: Any, *arguments: Any) -> Any:
+        if arguments[-1] & mask_of(TYPE):
+            raise execution.Refused(Status.SERVERFAULT)
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(execution.Execution, "_readdir", readdir)
+    assert contents(copied(model, cut(site, made))) == contents(source)
 
 
 @pytest.mark.parametrize("attribute", [SIZE, MODE, TIME_MODIFY, TIME_METADATA, TYPE, FILEHANDLE])

@@ -181,8 +181,11 @@ class NfsTrees:
 
     def page(self, pair: Pair, side: Side, cookie: int, limit: int) -> Page:
         handle = pair.handle(side)
-        read = [PUTFH(handle), read_page(cookie, self._verifiers.get(handle, bytes(8)), self._mask)]
-        (reply,) = self._client.pipeline([read])
+        place = (cookie, self._verifiers.get(handle, bytes(8)))
+        (reply,) = self._client.pipeline([[PUTFH(handle), read_page(*place, self._mask)]])
+        if reply.status == Status.SERVERFAULT:
+            # NFS-Ganesha 4.3: an entry was exchanged while its attributes were read. Names are looked up below.
+            (reply,) = self._client.pipeline([[PUTFH(handle), read_page(*place, 0)]])
         if cookie and reply.status in {Status.BAD_COOKIE, Status.NOT_SAME}:
             return self.page(pair, side, 0, limit)
         if reply.status in GONE:
