@@ -311,14 +311,15 @@ def test_a_tree_of_any_depth_is_removed(site: Site, client: Client, root: bytes)
     assert names(client, root) == [b".volplane"]
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["in its place", "moved to the top"])
 def test_a_link_that_is_swapped_in_during_a_scrub_leads_nowhere(
-    site: Site, model: ModelServer, client: Client, root: bytes
+    site: Site, model: ModelServer, client: Client, root: bytes, moved: bool
 ) -> None:
     make_directory(client, root, b"precious", 0o755)
     write_file(client, directory_handle(client, root, (b"precious",)) or b"", b"data", b"keep")
     made = site.provision()
     volume = _handle(client, root, made[1])
-    grow(client, volume, width=2, depth=2)
+    grow(client, volume, width=2, depth=4)
     swapped: list[bytes] = []
 
     def swap(requests: list[Request]) -> None:
@@ -327,7 +328,7 @@ def test_a_link_that_is_swapped_in_during_a_scrub_leads_nowhere(
             if request.operation is nfs.LOOKUP and any(each.operation is nfs.READDIR for each in requests[index:]):
                 for node in model.nodes.copy().values():
                     child = node.children.get(request.arguments[0])
-                    if child is not None and child.kind == 2 and len(request.arguments[0]) == 24:
+                    if child is not None and child.kind == 2 and (len(request.arguments[0]) == 24) is moved:
                         model.leave(node, request.arguments[0])
                         model.enter(node, request.arguments[0], model.make(5, node, data=b"/vol/precious"))
                         swapped.append(request.arguments[0])

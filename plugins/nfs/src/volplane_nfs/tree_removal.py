@@ -1,22 +1,23 @@
 """Removal of directory trees that a hostile client may have made and may still change.
 
-A directory that is not empty is renamed to the top of the tree and emptied there. So nothing is ever deeper than two
-levels: memory is flat for any width and depth, everything that is still to be done is in one listing, and a removal
-goes on after a crash as if nothing had happened. Directories are named by handles, no link is followed, and a rename
-never leads into another file system. Names are removed without a look at what they are: REMOVE takes files, links and
-empty directories, and refuses the others.
+A directory that is not empty is emptied where it is if it holds no others, else renamed to the top of the tree and
+emptied there. So nothing that is still to be done is deeper than three levels: memory is flat for any width and depth,
+and a removal goes on after a crash as if nothing had happened. Directories are named by handles, no link is followed,
+and what is of another file system or export is neither entered nor renamed. Names are removed without a look at what
+they are: REMOVE takes files, links and empty directories, and refuses the others.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from volplane import BackendError, PermissionDenied, VolumeInUse
 from volplane_nfs.nfs4 import Compounds, NfsError, Status, done, name_of_status, values_of
-from volplane_nfs.nfs4.attributes import MODE
+from volplane_nfs.nfs4.attributes import FILEID, FSID, MODE, MOUNTED_ON_FILEID, mask_of
 from volplane_nfs.nfs4.files import (
     ANONYMOUS,
     FULL,
@@ -28,7 +29,7 @@ from volplane_nfs.nfs4.files import (
     read_page,
     walk,
 )
-from volplane_nfs.nfs4.operations import GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, SETATTR, Reply, Request
+from volplane_nfs.nfs4.operations import GETATTR, GETFH, LOOKUP, PUTFH, REMOVE, RENAME, SAVEFH, SETATTR, Reply, Request
 
 _AT_ONCE: Final = 8
 """COMPOUNDs that are sent before the first is answered."""
@@ -46,9 +47,23 @@ _NO_DIRECTORY: Final = frozenset({Status.NOTDIR, Status.SYMLINK, Status.WRONG_TY
 _Place = tuple[int, bytes]
 """In the listing of a directory: cookie and verifier of READDIR."""
 _START: Final[_Place] = (0, bytes(8))
+_IDENTITY: Final = mask_of(FSID, FILEID, MOUNTED_ON_FILEID)
 _LOST_PLACE: Final = frozenset({Status.BAD_COOKIE, Status.NOT_SAME})
 _Work = tuple[bytes, bytes]
 """A directory's handle and a name in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """What a page of each of some directories says, each directory by the handle of its parent and its name."""
+
+    entries: list[_Work] = field(default_factory=list)
+    whole: list[_Work] = field(default_factory=list)
+    """Directories of which that is all."""
+    more: dict[_Work, _Place] = field(default_factory=dict)
+    """The others, with the place behind their page."""
+    refused: list[_Work] = field(default_factory=list)
+    """Those that may not be read or are mounted."""
 
 
 class TreeRemoval:
@@ -77,6 +92,8 @@ class TreeRemoval:
         self._stuck: set[bytes] = set()
         """Directories at the top from which nothing more can be removed."""
         self._given: set[tuple[bytes, ...]] = set()
+        self._file_system: tuple[int, int] | tuple[()] | None = None
+        """FSID of the top; () = the server does not tell, None = not read yet."""
         self._problem: BackendError = VolumeInUse(f"something in {label} cannot be removed; it is tried again")
 
     def clear(self) -> bool:
@@ -96,11 +113,11 @@ class TreeRemoval:
             before = self.removed
             names = [entry.name for entry in page.entries if entry.name not in self._stuck]
             stubborn = self._remove([(self._top, name) for name in names])
-            while stubborn:
-                part = stubborn[: min(_DIRECTORIES, 1 + self._pace.operations // 8)]
-                if not self._empty_several([name for _, name in part]):
+            for part in self._parts(stubborn):
+                left = self._empty(part, in_place=True)
+                if left is None:
                     return False
-                del stubborn[: len(part)]
+                self._stuck.update(name for _, name in left)
             if self._late():
                 return False
             if self.removed > before:
@@ -114,54 +131,84 @@ class TreeRemoval:
             if idle >= _MAXIMUM_IDLE:
                 raise self._problem
 
-    def _empty_several(self, names: list[bytes]) -> bool:
-        """Empty directories at the top, a page of each at a time, and remove them; False = the time is up."""
-        passed, left, places = 0, names, dict.fromkeys(names, _START)
+    def _parts(self, directories: list[_Work]) -> Iterator[list[_Work]]:
+        """Yield as many directories at a time as the server's pace allows to read."""
+        while directories:
+            count = min(_DIRECTORIES, 1 + self._pace.operations // 8)
+            yield directories[:count]
+            directories = directories[count:]
+
+    def _empty(self, directories: list[_Work], *, in_place: bool) -> list[_Work] | None:
+        """Empty directories, a page of each at a time, and remove them; returns those that cannot be, None = the time
+        is up.
+
+        in_place: directories in them are first emptied where they are; those that hold others move to the top.
+        """
+        passed, left, places, kept = 0, directories, dict.fromkeys(directories, _START), list[_Work]()
         while left:
             before = self.removed
-            reads = [[PUTFH(self._top), LOOKUP(name), GETFH(), read_page(*places[name], 0)] for name in left]
+            reads = [_reading(*directory, places[directory]) for directory in left]
             replies = self._pace.run(self._client, reads)
-            work: list[_Work] = []
-            through: list[bytes] = []
-            more: dict[bytes, _Place] = {}
-            for name, reply in zip(left, replies, strict=True):
-                self._take_page(name, reply, work, through, more)
-            for handle, name in self._remove(work):
-                self._hoist(handle, name)
-            full = [name for _, name in self._remove([(self._top, name) for name in through])]
-            left = [*more, *full]
+            pages = _Pages()
+            for directory, reply in zip(left, replies, strict=True):
+                self._take_page(directory, reply, pages)
+            kept += pages.refused
+            if not self._clear_deeper(self._remove(pages.entries), in_place=in_place):
+                return None
+            full = self._remove(pages.whole)
+            left = [*pages.more, *full]
             if self._late():
-                return False
+                return None
             if self.removed == before:
                 # Nothing of these pages can be removed, but what is behind them may be.
-                self._stuck.update(full if passed < _MOST_PASSED else left)
-                passed, left, places = passed + 1, list(more) if passed < _MOST_PASSED else [], more
+                kept += full if passed < _MOST_PASSED else left
+                passed, left, places = passed + 1, list(pages.more) if passed < _MOST_PASSED else [], pages.more
+        return kept
+
+    def _clear_deeper(self, directories: list[_Work], *, in_place: bool) -> bool:
+        """Empty these if they are leaves, which takes no rename, and move the others to the top; False = the time is
+        up.
+        """
+        for part in self._parts(directories):
+            left = self._empty(part, in_place=False) if in_place else part
+            if left is None:
+                return False
+            for directory, name in left:
+                self._hoist(directory, name)
         return True
 
-    def _take_page(
-        self, name: bytes, reply: Reply, work: list[_Work], through: list[bytes], more: dict[bytes, _Place]
-    ) -> None:
-        """Sort a directory: its entries to `work`; its name to `through` if these are all, else to `more`, with the
-        place behind them.
-        """
-        if reply.status in _GONE:
+    def _take_page(self, directory: _Work, reply: Reply, pages: _Pages) -> None:
+        if reply.status in _GONE | {Status.STALE}:
             return
         if reply.status in _NO_DIRECTORY | _LOST_PLACE:
-            through.append(name)
+            pages.whole.append(directory)
             return
         if reply.status in _DENIED:
-            if self._granted(self._top, name):
-                more[name] = _START
+            if self._granted(*directory):
+                pages.more[directory] = _START
             else:
-                self._stuck.add(name)
-                self._note(name, reply.status)
+                pages.refused.append(directory)
+                self._note(directory[1], reply.status)
             return
-        values = values_of(reply)
-        work += [(values[-2], entry.name) for entry in values[-1].entries]
-        if values[-1].eof or not values[-1].entries:
-            through.append(name)
+        values = values_of(reply) if reply.status != Status.XDEV else None
+        if values is None or self._is_mounted(values[2]):
+            pages.refused.append(directory)
+            self._note(directory[1], Status.XDEV)
+            return
+        pages.entries.extend((values[3], entry.name) for entry in values[4].entries)
+        if values[4].eof or not values[4].entries:
+            pages.whole.append(directory)
         else:
-            more[name] = _behind(values[-1])
+            pages.more[directory] = _behind(values[4])
+
+    def _is_mounted(self, attributes: Mapping[int, Any]) -> bool:
+        """Return whether a directory is of another file system or export than the top (RFC 8881, section 5.8.2.19)."""
+        if self._file_system is None:
+            (reply,) = self._client.pipeline([[PUTFH(self._top), GETATTR(_IDENTITY)]])
+            self._file_system = values_of(reply)[1].get(FSID, ())
+        here = attributes.get(FILEID)
+        mounted_on = attributes.get(MOUNTED_ON_FILEID, here)
+        return bool(attributes.get(FSID, ()) != self._file_system or mounted_on != here)
 
     def _remove(self, work: Sequence[_Work]) -> list[_Work]:
         """Remove entries until the time is up; directories with something in them are returned."""
@@ -257,6 +304,10 @@ class TreeRemoval:
 
     def _late(self) -> bool:
         return self._clock() >= self._deadline
+
+
+def _reading(parent: bytes, name: bytes, place: _Place) -> list[Request]:
+    return [PUTFH(parent), LOOKUP(name), GETATTR(_IDENTITY), GETFH(), read_page(*place, 0)]
 
 
 def _behind(page: Any) -> _Place:
