@@ -330,11 +330,11 @@ def test_what_is_in_snapshots_is_not_promised_again(new_site: Any) -> None:
     (site.path(asset) / "large").write_bytes(b"x" * 8 * MIB)
     index = site.backend._index
     snapshot = cutting.cut(site.volume(asset))
-    assert site.room()
-    assert index.kept == 8 * MIB
+    with site.backend._root(site.context(), "look") as root:
+        assert index.kept(root) == 8 * MIB
     cutting.drop(snapshot)
-    assert site.room()
-    assert index.kept == 0
+    with site.backend._root(site.context(), "look") as root:
+        assert index.kept(root) == 0
 
 
 def test_a_marker_that_cannot_be_read_hides_nothing(cutting: Cutting) -> None:

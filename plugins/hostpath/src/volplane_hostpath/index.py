@@ -118,7 +118,6 @@ class VolumeIndex:
         fd = root.file(INDEX)
         with thread_lock(self._queue, timeout), locked(fd, timeout):
             self._refresh(root, fd, log)
-            self._refresh_kept(root)
             before = (self._count, self._used_by_others)
             try:
                 yield
@@ -133,11 +132,11 @@ class VolumeIndex:
         """Return the sum of all promised sizes in bytes."""
         return self._promised
 
-    @property
-    def kept(self) -> int:
+    def kept(self, root: Root) -> int:
         """Return the sum of the sizes that were promised to volumes whose directories are archived or retained, and of
-        what is in snapshots.
+        what is in snapshots, as of now. Needs the lock of the index.
         """
+        self._refresh_kept(root)
         return sum(self._kept.values())
 
     @property
@@ -147,7 +146,7 @@ class VolumeIndex:
 
     def room(self, root: Root) -> int:
         """Return the bytes that may still be promised."""
-        space, promised = Space.of(root.fd), self._promised + self.kept
+        space, promised = Space.of(root.fd), self._promised + self.kept(root)
         others = self._used_by_others if promised else space.used
         return room(space, promised=promised, others=others, overcommit_percent=self._overcommit_percent)
 
@@ -193,7 +192,7 @@ class VolumeIndex:
     def put(self, root: Root, marker: VolumeMarker) -> None:
         """Move a marker that `stage` wrote into place: from now on the volume exists and its size is promised."""
         name = marker.name
-        if not self._entries and not self.kept:
+        if not self._entries and not self.kept(root):
             space = Space.of(root.fd)
             self._used_by_others = used_by_others(space, promised=0, others=space.used)
         os.rename(

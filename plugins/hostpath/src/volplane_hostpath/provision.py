@@ -334,8 +334,8 @@ def _check_room_and_path(root: Root, index: VolumeIndex, settings: Settings, mar
     if marker.capacity_bytes > room:
         raise ResourceExhausted(
             f"root {root.path} has room for {human(room)}, asked for were {human(marker.capacity_bytes)}; "
-            f"{human(index.promised)} are promised to {index.volumes} volumes, {human(index.kept)} held for what is "
-            "archived or retained: delete some of it, grow the file system "
+            f"{human(index.promised)} are promised to {index.volumes} volumes, {human(index.kept(root))} held for what "
+            "is archived or retained: delete some of it, grow the file system "
             f"or raise overcommit_percent (now {settings.overcommit_percent})",
             scope=root.path,
             reschedule=not settings.shared,
