@@ -52,7 +52,8 @@ _TABLE: Final[Mapping[int, Make]] = {
     Status.PERM: _row(PermissionDenied, _SQUASHED, _DENIED_RETRY),
     Status.WRONGSEC: _row(
         PermissionDenied,
-        "the export demands another security flavour than sys, such as krb5, or TLS, which the driver does not speak",
+        "the export demands another security flavour than sys, such as krb5, which the driver does not speak, or TLS (set "
+        "the option tls)",
         _DENIED_RETRY,
     ),
     Status.BADOWNER: _row(

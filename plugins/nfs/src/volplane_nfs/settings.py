@@ -99,6 +99,31 @@ class Settings:
             "`timeout`, is left for the next. Volumes name the server of `shares`: nodes need its own failover.",
         ),
     ] = ()
+    tls: Annotated[
+        bool,
+        Param(
+            "Connect by RPC over TLS (RFC 9289), and let nodes mount by it (`xprtsec=tls`, or `mtls` with "
+            "`tls_certificate`), if the class has no `xprtsec` of its own."
+        ),
+    ] = False
+    tls_authorities: Annotated[
+        str,
+        Param(
+            "With `tls`: file of certificates (PEM) of which one signed the server's; default: those of the system. "
+            "Files are read for each connection.",
+            pattern="(/.+)?",
+        ),
+    ] = ""
+    tls_certificate: Annotated[
+        str,
+        Param("With `tls`: file of the certificate (PEM) by which the driver proves itself.", pattern="(/.+)?"),
+    ] = ""
+    tls_key: Annotated[
+        str, Param("With `tls_certificate`: file of its private key, if it is not in there.", pattern="(/.+)?")
+    ] = ""
+    tls_server_name: Annotated[
+        str, Param("With `tls`: what the server's certificate names; default: the host in `shares`.")
+    ] = ""
     mode: Annotated[
         str,
         Param(
@@ -226,8 +251,18 @@ class Settings:
                 raise InvalidArgument(f"option failover: {server} is none of the servers in shares ({known})")
         if self.failover and self.client != "volplane":
             raise InvalidArgument(f"option failover: client {self.client} uses one address only; take it out")
+        self._check_tls()
         if self.mode == EXPORT:
             self._check_export()
+
+    def _check_tls(self) -> None:
+        for key in ("tls_authorities", "tls_certificate", "tls_key", "tls_server_name"):
+            if getattr(self, key) and not self.tls:
+                raise InvalidArgument(f"option {key}: {getattr(self, key)!r} needs `tls: true`")
+        if self.tls_key and not self.tls_certificate:
+            raise InvalidArgument(f"option tls_key: {self.tls_key!r} needs its certificate, tls_certificate")
+        if self.tls and self.client != "volplane":
+            raise InvalidArgument(f"option tls: client {self.client} has no TLS; use client volplane")
 
     def _check_export(self) -> None:
         for key, value in (("server_path", self.server_path), ("config_directory", self.config_directory)):

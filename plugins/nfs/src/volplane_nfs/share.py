@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -55,10 +55,11 @@ class Handles:
 class Share:
     """One of the driver's shares."""
 
-    def __init__(self, address: ShareAddress, client: Compounds, *, mark: bool) -> None:
-        """mark: whether a share that has no marker may be marked."""
+    def __init__(self, address: ShareAddress, client: Compounds, *, mark: bool, security: str = "") -> None:
+        """mark: whether a share that has no marker may be marked. security: mount option of nodes, "" = none."""
         self.address = address
         self.client = client
+        self._security = security
         self._mark = mark
         self._lock = threading.Lock()
         self._handles: Handles | None = None
@@ -73,6 +74,12 @@ class Share:
 
     def __str__(self) -> str:
         return str(self.address)
+
+    def mount_options(self, of_class: Sequence[str]) -> tuple[str, ...]:
+        """Return what nodes mount volumes with, beside what their class says."""
+        port = self.address.server.port
+        secured = any(option.startswith("xprtsec=") for option in of_class)
+        return tuple(filter(None, ("" if port == 2049 else f"port={port}", "" if secured else self._security)))
 
     @property
     def known_id(self) -> str:

@@ -13,7 +13,7 @@ from volplane import (
     VolumeIdentity,
 )
 from volplane.directory import Handle
-from volplane_nfs.nfs4 import Address, Client, Compounds, Credentials, Dial
+from volplane_nfs.nfs4 import Address, Client, Compounds, Credentials, Dial, TlsDial
 from volplane_nfs.parameters import ClassParameters
 from volplane_nfs.settings import Settings
 from volplane_nfs.share import Share
@@ -29,10 +29,12 @@ class Shares:
         """dial: how servers are connected to. now: monotonic seconds."""
         self._settings = settings
         self._clients: dict[Address, Compounds] = {}
+        security = ("xprtsec=mtls" if settings.tls_certificate else "xprtsec=tls") if settings.tls else ""
         for server in dict.fromkeys(address.server for address in settings.addresses):
             self._clients[server] = _client(server, settings, dial, now)
         self.all: Sequence[Share] = [
-            Share(address, self._clients[address.server], mark=settings.mark_shares) for address in settings.addresses
+            Share(address, self._clients[address.server], mark=settings.mark_shares, security=security)
+            for address in settings.addresses
         ]
 
     def close(self) -> None:
@@ -152,6 +154,14 @@ def _client(server: Address, settings: Settings, dial: Dial, now: Callable[[], f
         from volplane_nfs.pynfs_client import PynfsClient  # noqa: PLC0415 - only who has it imports it
 
         return PynfsClient(server, credentials=credentials, timeout=settings.timeout)
+    if settings.tls:
+        dial = TlsDial(
+            authorities=settings.tls_authorities,
+            certificate=settings.tls_certificate,
+            key=settings.tls_key,
+            server_name=settings.tls_server_name,
+            dial=dial,
+        )
     return Client(
         server,
         credentials=credentials,

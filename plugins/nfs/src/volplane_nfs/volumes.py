@@ -171,12 +171,11 @@ def asset_of(share: Share, handles: Handles, marker: VolumeMarker, export: Setti
         path = f"{export.pseudo_path}/{marker.name}"
     else:
         path = f"{share.address.text.rstrip('/')}/{marker.path}"
-    port = share.address.server.port
     return Asset(
         handle=str(Handle(handles.share_id, marker.name, marker.owner.generation)),
         source=VolumeSource(kind="nfs", fields={"server": share.address.server.host, "path": path}),
         capacity_bytes=marker.capacity_bytes,
-        mount_options=() if port == 2049 else (f"port={port}",),
+        mount_options=share.mount_options(marker.mount_options),
         gid=marker.gid,
     )
 

@@ -7,10 +7,10 @@
     client.close()
 
 It speaks 4.2 and 4.1 with sessions, and 4.0 where the server has no more (RFC 7862, RFC 8881, RFC 7530), over ONC RPC
-with AUTH_SYS (RFC 5531). `volplane_nfs.nfs4.files` has directories, attributes, symbolic links and small files, each a
-function of a client and the handle of a directory; `volplane_nfs.nfs4.copying` copies files within the server;
-`volplane_nfs.nfs4.operations` has the operations of a COMPOUND. A path is a tuple
-of names: every name is looked up by itself, and no symbolic link is followed.
+with AUTH_SYS (RFC 5531), in TLS where `TlsDial` connects (RFC 9289). `volplane_nfs.nfs4.files` has directories,
+attributes, symbolic links and small files, each a function of a client and the handle of a directory;
+`volplane_nfs.nfs4.copying` copies files within the server; `volplane_nfs.nfs4.operations` has the operations of a
+COMPOUND. A path is a tuple of names: every name is looked up by itself, and no symbolic link is followed.
 """
 
 from volplane_nfs.nfs4.client import Client, Compounds, done, values_of
@@ -25,6 +25,7 @@ from volplane_nfs.nfs4.errors import (
 )
 from volplane_nfs.nfs4.rpc import Credentials
 from volplane_nfs.nfs4.status import Status, name_of_status
+from volplane_nfs.nfs4.tls import TlsDial
 
 __all__ = [
     "Address",
@@ -39,6 +40,7 @@ __all__ = [
     "ServerUnavailable",
     "Status",
     "Stream",
+    "TlsDial",
     "TransportError",
     "dial_tcp",
     "done",
