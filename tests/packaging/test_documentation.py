@@ -78,7 +78,7 @@ def test_the_tests_of_the_faults_are_there() -> None:
 
 
 def test_each_row_that_compares_directories_names_a_test_that_is_there() -> None:
-    text = (REPOSITORY / "docs" / "reference" / "directories-compared.md").read_text("utf-8")
+    text = (REPOSITORY / "docs" / "design" / "directories-compared.md").read_text("utf-8")
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| | csi")]
     named = [re.findall(r"`((?:tests|plugins)/[^`]+)` \|$", row) for row in rows]
     assert len(rows) > 20
@@ -88,8 +88,8 @@ def test_each_row_that_compares_directories_names_a_test_that_is_there() -> None
 
 @pytest.mark.parametrize(("plugin", "official"), [("aws_ebs", "aws-ebs"), ("gce_pd", "gcp-compute-persistent-disk")])
 def test_each_row_that_compares_a_cloud_names_a_test_that_is_there(plugin: str, official: str) -> None:
-    text = (REPOSITORY / "docs" / "reference" / "clouds-compared.md").read_text("utf-8")
-    section = text.split(f"\n## {plugin} and {official}-csi-driver\n")[1].split("\n### ")[0]
+    text = (REPOSITORY / "docs" / "design" / "clouds-compared.md").read_text("utf-8")
+    section = text.split(f"\n## {plugin} and {official}-csi-driver\n")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| | here")]
     named = [re.findall(r"`((?:tests/[a-z_/]+)?test_\w+\.py::test_\w+)` \|$", row) for row in rows]
     assert len(rows) > 40

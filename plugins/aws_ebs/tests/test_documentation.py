@@ -35,7 +35,7 @@ def test_a_block_runs(code: str) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
-COMPARED = Path(__file__).resolve().parents[3] / "docs" / "reference" / "clouds-compared.md"
+COMPARED = Path(__file__).resolve().parents[3] / "docs" / "reference" / "compared.md"
 OFFICIAL = (
     "csi.storage.k8s.io/fstype type iopsPerGB allowAutoIOPSPerGBIncrease allowAutoIOPSIncreaseOnModify iops throughput "
     "encrypted kmsKeyId blockSize inodeSize bytesPerInode numberOfInodes ext4BigAlloc ext4ClusterSize "
@@ -54,13 +54,15 @@ OFFICIAL_OF_SNAPSHOTS = (
 @pytest.mark.skipif(not COMPARED.is_file(), reason="not in the repository")
 @pytest.mark.parametrize(
     ("heading", "schema", "official"),
-    [("classes", PARAMETERS, OFFICIAL), ("snapshot classes", SNAPSHOT_PARAMETERS, OFFICIAL_OF_SNAPSHOTS)],
+    [("Classes", PARAMETERS, OFFICIAL), ("Snapshot classes", SNAPSHOT_PARAMETERS, OFFICIAL_OF_SNAPSHOTS)],
 )
 def test_the_comparison_says_of_every_parameter_what_the_schema_says(
     heading: str, schema: ParameterSchema, official: str
 ) -> None:
-    section = COMPARED.read_text("utf-8").split("## aws_ebs and")[1].split("\n## ")[0]
-    table = section.split(f"### Parameters of its {heading}\n")[1].split("\n### ")[0]
-    told = dict(re.findall(r"^\| `([^`]+)` \| (\w+) \|", table, re.MULTILINE))
+    section = COMPARED.read_text("utf-8").split(f"### {heading} of aws_ebs\n")[1].split("\n#")[0]
+    taken, _, absent = section.strip().split("\n\n")[0].partition("\nAbsent: ")
+    told = [
+        (name, said) for said, text in (("same", taken), ("absent", absent)) for name in re.findall("`(.+?)`", text)
+    ]
     known = {parameter.name for parameter in schema.parameters}
-    assert told == {name: "same" if name in known else "absent" for name in official.split()}
+    assert dict(told) == {name: "same" if name in known else "absent" for name in official.split()}
