@@ -53,7 +53,7 @@ SEEDS ?= 0:1000
 seeds: $(WHOLE) ## Judge SEEDS=0:1000 of every scenario, and every planted bug
 	@PYTHONPATH=tests $(BIN)/python -m simulation.sweep --seeds $(SEEDS) $(SEEDS_ARGS)
 
-# MUTANTS_ARGS: modules to judge whole, "--base COMMIT", "--minutes 9"; see docs/how-to/judge-the-tests.md.
+# MUTANTS_ARGS: modules to judge whole, "--base COMMIT", "--minutes 9"; see docs/design/mutants.md.
 .PHONY: mutants
 mutants: $(MUTANTS) ## Change the lines of your change, and tell which changes no test notices
 	@$(BIN)/python -m tools.mutants $(MUTANTS_ARGS)

@@ -189,7 +189,7 @@ def test_every_dependency_is_pinned_within_its_bounds(name: str) -> None:
 
 @everywhere
 def test_every_dependency_has_a_reason(name: str) -> None:
-    reasons = (REPOSITORY / "docs" / "explanation" / "dependencies.md").read_text("utf-8")
+    reasons = (REPOSITORY / "docs" / "design" / "dependencies.md").read_text("utf-8")
     silent = [each for each in project(name)["dependencies"] if f"**{Requirement(each).name}**" not in reasons]
     assert [each for each in silent if Requirement(each).name not in DISTRIBUTIONS] == []
 
@@ -218,8 +218,7 @@ def test_every_package_that_it_imports_is_among_its_dependencies(name: str) -> N
 
 
 def test_every_tool_of_development_has_a_reason() -> None:
-    pages = ("explanation", "design")
-    reasons = "".join((REPOSITORY / "docs" / each / "dependencies.md").read_text("utf-8") for each in pages)
+    reasons = (REPOSITORY / "docs" / "design" / "dependencies.md").read_text("utf-8")
     table = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
     tools = [Requirement(each).name for group in ("dev", "mutants") for each in table["dependency-groups"][group]]
     assert [name for name in tools if not re.search(rf"\b{re.escape(name)}\b", reasons)] == []
