@@ -102,6 +102,10 @@ format: $(STAMP) ## Let ruff format and mend what it can
 chart: $(STAMP) ## Write the rights of the controllers into the Helm chart
 	@$(BIN)/python -m tools.chart_rules
 
+.PHONY: recording
+recording: $(STAMP) ## Write docs/demo.svg: a recording of the demo
+	@$(BIN)/python -m tools.recording
+
 .PHONY: site
 site: $(WHOLE) ## Build the site from docs/ into build/site; a broken link is an error
 	@rm -rf build/site

@@ -4,10 +4,12 @@ import dataclasses
 import functools
 import re
 import tomllib
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tools.recording import PICTURE
 from tools.reference import pages
 
 import volplane
@@ -58,6 +60,19 @@ def test_every_field_of_the_contract_says_what_it_means() -> None:
     fields = [field.name for kind in contract if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)]
     assert sorted(name for name, _ in rows) == sorted(fields)
     assert [name for name, meaning in rows if len(meaning) < 8] == []
+
+
+def test_the_recording_of_the_demo_is_one_small_file_that_runs_and_loads_nothing() -> None:
+    text = PICTURE.read_text("utf-8")
+    assert len(text.encode()) < 100_000
+    elements = {element.tag.partition("}")[2] for element in ET.fromstring(text).iter()}
+    assert elements <= {"svg", "title", "style", "rect", "g", "text", "tspan"}
+    assert not re.search(r"@import|@font-face|url\(|href|\son\w+=|://(?!www\.w3\.org/2000/svg|127\.0\.0\.1)", text)
+    assert {"prefers-color-scheme:dark", "prefers-reduced-motion:reduce"} <= set(re.findall(r"prefers-[\w:-]+", text))
+
+
+def test_the_readme_is_read_at_once() -> None:
+    assert len((REPOSITORY / "README.md").read_text("utf-8").splitlines()) <= 90
 
 
 def test_the_proofs_of_the_promises_are_there() -> None:
