@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import yaml
 from tools import chart_rules, helm
+from typer.main import get_command
 
 from api_fields import unknown_fields_of_object
+from volplane.cli import main as cli
 from volplane.cli.installation import Installation, documents
 from volplane.cli.manifests import MOST_REPLICAS
 from volplane.controller import config
@@ -113,7 +115,85 @@ asRoot: true
 """,
 }
 """Values that the chart accepts, as YAML."""
+CSI_ALONE = "controllers: []\n"
+CSI = {
+    "directory": """
+csi:
+  enabled: true
+  backend: hostpath
+  driverName: hostpath.volplane.dev
+  cluster: prod
+  options: {root: /srv/volumes, shared: true, mode: "0770"}
+  mounts: [/srv/volumes]
+""",
+    "root-of-each-node": """
+csi:
+  enabled: true
+  backend: hostpath
+  driverName: local.example.com
+  cluster: prod
+  options: {root: /srv/volumes}
+  mounts: [/srv/volumes]
+  perNode: true
+  snapshots: true
+  storageCapacity: true
+""",
+    "nfs": """
+csi:
+  enabled: true
+  backend: nfs
+  driverName: nfs.volplane.dev
+  cluster: prod
+  options: {shares: "filer:/export", key: "env:KEY"}
+  env: [{name: KEY, valueFrom: {secretKeyRef: {name: filer, key: key}}}]
+""",
+    "disks": """
+imagePullSecrets: [{name: registry}]
+nodeSelector: {node-role.kubernetes.io/infra: ""}
+csi:
+  enabled: true
+  backend: aws_ebs
+  driverName: ebs.csi.aws.com
+  cluster: prod
+  options: {region: eu-central-1, attach: true}
+  attach: true
+  snapshots: true
+  fsGroupPolicy: ReadWriteOnceWithFSType
+  node: {enabled: false}
+""",
+}
+"""Values with a CSI driver."""
 REFUSED = {
+    "csi-cluster": (
+        "csi: {enabled: true, backend: hostpath, driverName: hostpath.volplane.dev}",
+        "at '/csi/cluster': minLength: got 0, want 1",
+    ),
+    "csi-driver": (
+        "csi: {enabled: true, backend: hostpath, driverName: Fast_Disks, cluster: prod}",
+        "at '/csi/driverName': 'Fast_Disks' does not match",
+    ),
+    "csi-driver-of-controllers": (
+        """
+config: {drivers: [{name: hostpath.volplane.dev, backend: hostpath}]}
+csi: {enabled: true, backend: hostpath, driverName: hostpath.volplane.dev, cluster: prod}
+""",
+        "csi.driverName: hostpath.volplane.dev is also a driver of config.drivers",
+    ),
+    "csi-marks-of-controllers": (
+        """
+config: {clusterId: prod/csi}
+csi: {enabled: true, backend: hostpath, driverName: hostpath.volplane.dev, cluster: prod}
+""",
+        "config.clusterId ends with /csi",
+    ),
+    "csi-option": (
+        "csi: {enabled: true, backend: hostpath, driverName: a.b, cluster: prod, options: {root: [/srv]}}",
+        "at '/csi/options/root': got array, want",
+    ),
+    "nobody": (
+        "controllers: []",
+        "controllers: none, but for csi.enabled without config.drivers",
+    ),
     "all": (
         "controllers: [all, binder]",
         "all stands alone",
@@ -167,7 +247,7 @@ def template(values: str) -> subprocess.CompletedProcess[str]:
 
 @functools.cache
 def rendering(name: str) -> str:
-    ended = template(RENDERED[name])
+    ended = template(RENDERED[name] if name in RENDERED else CSI_ALONE + CSI[name])
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -286,11 +366,107 @@ def test_values_of_the_chart_alone_reach_the_pods() -> None:
     assert kept["metadata"]["annotations"] == {"storageclass.kubernetes.io/is-default-class": "true"}
 
 
-@pytest.mark.parametrize("name", RENDERED)
+@pytest.mark.parametrize("name", [*RENDERED, *CSI])
 def test_every_field_is_one_of_the_api(name: str) -> None:
     for each in rendered(name):
         if not each["apiVersion"].startswith("monitoring.coreos.com/"):
             assert unknown_fields_of_object(each) == []
+
+
+@functools.cache
+def of_csi(name: str) -> dict[str, Any]:
+    """The objects of a CSI driver by their kinds, but for the bindings."""
+    return {each["kind"]: each for each in rendered(name) if not each["kind"].endswith("Binding")}
+
+
+def containers(workload: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in workload["spec"]["template"]["spec"]["containers"]}
+
+
+def test_a_csi_driver_changes_nothing_of_the_controllers() -> None:
+    """... and without controllers only what belongs to it is installed."""
+    quota = ("ResourceQuota", "volplane-critical")
+    alone = {(each["kind"], each["metadata"]["name"]): each for each in rendered("directory")}
+    ended = template(CSI["directory"])
+    beside = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(ended.stdout) if each}
+    usual = {(each["kind"], each["metadata"]["name"]): each for each in rendered("default")}
+    assert beside == usual | alone
+    assert alone.keys() & usual.keys() == {quota}
+    names = {name for _, name in alone.keys() - {quota}}
+    assert names == {"volplane-csi", "volplane-csi-node", "hostpath.volplane.dev"}
+
+
+@pytest.mark.parametrize("name", CSI)
+def test_the_bridge_gets_options_that_the_command_has(name: str) -> None:
+    command = get_command(cli.application(["csi"])).commands["csi"]  # type: ignore[attr-defined]
+    known = {word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)}
+    for kind in of_csi(name).keys() & {"Deployment", "DaemonSet"}:
+        bridge = containers(of_csi(name)[kind])["volplane"]
+        assert bridge["command"] == ["volplane", "csi"]
+        assert {argument.partition("=")[0] for argument in bridge["args"]} <= known
+        wanted = yaml.safe_load(CSI[name])["csi"]
+        given_options = {each.removeprefix("--option=") for each in bridge["args"] if each.startswith("--option=")}
+        texts = {
+            key: str(value).lower() if isinstance(value, bool) else value for key, value in wanted["options"].items()
+        }
+        assert given_options == {f"{key}={value}" for key, value in texts.items()}
+        (endpoint,) = (each.removeprefix("--endpoint=unix://") for each in bridge["args"] if "--endpoint" in each)
+        for each in containers(of_csi(name)[kind]).values():
+            places = {mount["mountPath"] for mount in each["volumeMounts"] if mount["name"] == "socket"}
+            assert places == {endpoint.removesuffix("/csi.sock")}
+            assert each is bridge or f"--csi-address={endpoint}" in each["args"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "sidecars"),
+    [
+        ("directory", "Deployment", {"csi-provisioner", "csi-resizer"}),
+        ("directory", "DaemonSet", set()),
+        ("root-of-each-node", "DaemonSet", {"csi-provisioner", "csi-snapshotter"}),
+        ("nfs", "Deployment", {"csi-provisioner", "csi-resizer"}),
+        ("disks", "Deployment", {"csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"}),
+    ],
+)
+def test_the_stock_sidecars_run_that_the_backend_needs_and_exclude_each_other(
+    name: str, kind: str, sidecars: set[str]
+) -> None:
+    found = containers(of_csi(name)[kind])
+    assert found.keys() == {"volplane", *sidecars}
+    for sidecar in sidecars:
+        assert found[sidecar]["image"] == given("default")["csi"]["sidecars"][sidecar]
+        assert ("--leader-election" if kind == "Deployment" else "--node-deployment") in found[sidecar]["args"]
+    node_options = {"--services=node", "--services=controller,node"} & set(found["volplane"]["args"])
+    assert bool(node_options) == (kind == "DaemonSet")
+
+
+def test_the_object_of_the_driver_says_what_the_backend_does() -> None:
+    spec = {name: of_csi(name)["CSIDriver"]["spec"] for name in CSI}
+    assert {name: each["attachRequired"] for name, each in spec.items()} == {
+        "directory": False,
+        "root-of-each-node": False,
+        "nfs": False,
+        "disks": True,
+    }
+    assert [name for name, each in spec.items() if each["storageCapacity"]] == ["root-of-each-node"]
+    assert "--enable-capacity" in containers(of_csi("root-of-each-node")["DaemonSet"])["csi-provisioner"]["args"]
+    assert (spec["disks"]["fsGroupPolicy"], spec["nfs"]["fsGroupPolicy"]) == ("ReadWriteOnceWithFSType", "File")
+    assert not any(each["seLinuxMount"] for each in spec.values())
+
+
+def test_only_what_mounts_is_privileged_and_has_no_rights_in_the_cluster() -> None:
+    for name in CSI:
+        for kind in of_csi(name).keys() & {"Deployment", "DaemonSet"}:
+            pod = of_csi(name)[kind]["spec"]["template"]["spec"]
+            for container in pod["containers"]:
+                mounts = kind == "DaemonSet" and container["name"] == "volplane"
+                assert container["securityContext"].get("privileged", False) == mounts
+                assert container["securityContext"]["readOnlyRootFilesystem"]
+                both_ways = {each.get("mountPropagation") for each in container["volumeMounts"]} >= {"Bidirectional"}
+                assert both_ways == mounts
+            # A client of NFS needs a network that outlives the pod.
+            assert pod.get("hostNetwork", False) == (kind == "DaemonSet" and name == "nfs")
+    assert of_csi("directory")["DaemonSet"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+    assert of_csi("nfs")["Deployment"]["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -310,8 +486,10 @@ def test_resources_are_those_of_the_command() -> None:
 def test_the_schema_has_every_value_of_the_file() -> None:
     values = given("default")
     assert set(SCHEMA["Values"]["properties"]) == {*values, "global"}
-    for name, key in (("Image", "image"), ("StorageClasses", "storageClasses"), ("Node", "node")):
+    for name, key in (("Image", "image"), ("StorageClasses", "storageClasses"), ("Node", "node"), ("Csi", "csi")):
         assert set(SCHEMA[name]["properties"]) == set(values[key])
+    for name, key in (("CsiNode", "node"), ("Sidecars", "sidecars")):
+        assert set(SCHEMA[name]["properties"]) == set(values["csi"][key])
     assert SCHEMA["Values"]["properties"]["replicas"]["maximum"] == MOST_REPLICAS
 
 

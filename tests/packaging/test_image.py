@@ -210,6 +210,8 @@ def test_the_image_runs_as_nobody_in_particular_and_has_its_backends(root: Path)
         root, "/opt/volplane/bin/python", "-c", "from kubernetes.client import V1Pod; print(V1Pod)"
     )
     assert "kind: Deployment" in inside(root, "/opt/volplane/bin/volplane", "manifests")
+    csi = "import grpc.aio, volplane.csi.service; print(True)"
+    assert inside(root, "/opt/volplane/bin/python", "-c", csi) == "True\n"
     uvloop = "import uvloop, ssl; print(len(ssl.create_default_context().get_ca_certs()) > 50)"
     assert inside(root, "/opt/volplane/bin/python", "-c", uvloop) == "True\n"
 
@@ -219,7 +221,7 @@ def test_the_image_runs_as_nobody_in_particular_and_has_its_backends(root: Path)
 def test_the_image_is_small_and_has_no_shell_and_nothing_that_raises_rights(root: Path) -> None:
     files = [path for path in root.rglob("*") if not path.is_symlink()]
     sizes = sum(path.stat().st_size for path in files if path.is_file())
-    assert sizes < 125_000_000, f"{sizes / 1e6:.1f} MB"
+    assert sizes < 150_000_000, f"{sizes / 1e6:.1f} MB"
     programs = {path.name for path in root.rglob("*") if path.is_file() and path.stat().st_mode & 0o111}
     assert not programs & {"sh", "bash", "dash", "apt-get", "dpkg", "pip", "perl"}
     assert [path for path in files if path.stat().st_mode & 0o6000] == []

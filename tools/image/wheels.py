@@ -40,7 +40,7 @@ def collect(backends: Iterable[str], into: Path, scratch: Path) -> list[Path]:
     command += ["--only-binary", ":all:", "--python-version", PYTHON, "--implementation", "cp"]
     command += [word for platform in PLATFORMS for word in ("--platform", platform)]
     command += ["--dest", str(into), "--constraint", str(unhashed)]
-    asked = [f"{path}[speed]" if path == core else str(path) for path in ours]
+    asked = [f"{path}[speed,csi]" if path == core else str(path) for path in ours]
     subprocess.run([*command, *asked], check=True, stderr=subprocess.PIPE, text=True)
     known = {digest for file in constraints for digest in re.findall(r"sha256:([0-9a-f]{64})", file.read_text("utf-8"))}
     wheels = sorted(into.glob("*.whl"))

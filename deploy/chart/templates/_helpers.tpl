@@ -14,6 +14,9 @@
 {{- if and (has "all" .Values.controllers) (gt (len .Values.controllers) 1) -}}
 {{- fail "controllers: all stands alone, or leave it out and name them" -}}
 {{- end -}}
+{{- if and (not .Values.controllers) (or .Values.config.drivers (not .Values.csi.enabled)) -}}
+{{- fail "controllers: none, but for csi.enabled without config.drivers" -}}
+{{- end -}}
 {{- range without .Values.controllers "all" -}}
 {{- if not (has . $known) -}}
 {{- fail (printf "controllers: %s is no controller; give all, or some of %s" . (join ", " $known)) -}}
@@ -115,7 +118,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name
 subjects:
   - kind: ServiceAccount
     name: {{ $name }}
-    namespace: {{ if eq $name "volplane" }}{{ $root.Release.Namespace | quote }}{{ else }}{{ include "volplane.nodes" $root | quote }}{{ end }}
+    namespace: {{ if eq $name "volplane-node" }}{{ include "volplane.nodes" $root | quote }}{{ else }}{{ $root.Release.Namespace | quote }}{{ end }}
 {{- end }}
 
 {{- /* Let an account read the Secrets of other namespaces that options refer to: (root, name of the account). */}}
