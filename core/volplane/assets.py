@@ -225,6 +225,8 @@ class ListedAsset:
     another living cluster that has the same id, or that `volplane adopt` is to take assets from."""
     condition: str = ""
     """What is wrong with it, for people, such as "its directory is missing"; "" = nothing that is known."""
+    mount_options: tuple[str, ...] = ()
+    """As those of the `Asset`, for the node service of `volplane csi`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The service Node, for volumes that are directories of this machine. It asks nobody but the backend and the kernel.
+"""The service Node, for directories of this machine and of NFS servers. It asks nobody but the backend and the kernel.
 
 Where a volume lies says `inspect`, never what a caller sends: people write that into PersistentVolumes. Calls of the
 kernel may never return, so that each has a thread of its own.
@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from volplane.assets import ListedAsset, VolumeMode
+from volplane.assets import VolumeMode
 from volplane.csi.bridge import Bridge
 from volplane.csi.capabilities import read_capabilities, why_not
 from volplane.csi.codes import CsiError
 from volplane.csi.flights import Flight
 from volplane.csi.ids import LONGEST_NODE, required_id
 from volplane.csi.mounts import Targets
+from volplane.csi.sources import source_of
 from volplane.csi.usage import Usages
 from volplane.csi.wire import build, message
 from volplane.errors import ConfigurationError
@@ -35,8 +36,6 @@ LONGEST_PATH: Final = 4096
 MOST_THREADS: Final = 256
 """That hang, for unmounting; half as many for anything else."""
 _READERS: Final = ("SINGLE_NODE_READER_ONLY", "MULTI_NODE_READER_ONLY")
-_DIRECTORIES: Final = ("hostPath", "local")
-"""Kinds of sources that are a path of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +122,7 @@ class Node:
 
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
-            source = directory_of(asset)
+            source = source_of(asset, wanted.mount_options)
             lock = self._alone.setdefault(id_, asyncio.Lock())
             async with lock if alone else asyncio.Lock():
                 await self._run(target, lambda: self._targets.publish(source, target, read_only=read_only, alone=alone))
@@ -151,7 +150,7 @@ class Node:
 
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
-            source = directory_of(asset)
+            source = source_of(asset)
 
             def look() -> Any:
                 with self._targets.published(source, path) as volume:
@@ -173,7 +172,7 @@ class Node:
 
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
-            source = directory_of(asset)
+            source = source_of(asset)
 
             def look() -> None:
                 with self._targets.published(source, path):
@@ -196,15 +195,3 @@ class Node:
             raise CsiError("UNAVAILABLE", f"{error.filename or path}: {error.strerror}") from None
         finally:
             self._threads -= 1
-
-
-def directory_of(asset: ListedAsset) -> str:
-    """Return the path of a volume that is a directory of this machine. Raises CsiError."""
-    kind = asset.source.kind if asset.source is not None else "unknown"
-    path = asset.source.fields.get("path") if asset.source is not None else None
-    if kind not in _DIRECTORIES or not isinstance(path, str) or not path.startswith("/"):
-        raise CsiError(
-            "FAILED_PRECONDITION",
-            f"volume {asset.handle} is of kind {kind}; this node service mounts {' and '.join(_DIRECTORIES)} alone",
-        )
-    return path

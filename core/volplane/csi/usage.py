@@ -49,17 +49,17 @@ class Usages:
 
     def of(self, id_: str, volume: Published, capacity: int) -> tuple[Figures, Figures]:
         """Return bytes and inodes. capacity: of the volume in bytes; 0 = not known."""
-        own, whole = os.fstatvfs(volume.fd), os.fstatvfs(volume.above)
+        own = os.fstatvfs(volume.fd)
         bytes_ = Figures(
             own.f_blocks * own.f_frsize, (own.f_blocks - own.f_bfree) * own.f_frsize, own.f_bavail * own.f_frsize
         )
         inodes = Figures(own.f_files, own.f_files - own.f_ffree, own.f_favail)
-        if own.f_blocks != whole.f_blocks:
+        if volume.above is None or own.f_blocks != os.fstatvfs(volume.above).f_blocks:
             return bytes_, inodes  # It has a quota of its own, or is a file system of its own.
         measured = self._known.get(id_)
         if measured is None or measured.until <= time.monotonic():
             begun = time.monotonic()
-            size, count = measure(volume.source, begun + _LONGEST)
+            size, count = measure(volume.fd, begun + _LONGEST)
             took = time.monotonic() - begun
             measured = self._known[id_] = _Measured(size, count, begun + max(_AGAIN, took * _REST))
         total = capacity or bytes_.total

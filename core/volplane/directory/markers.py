@@ -167,6 +167,7 @@ class VolumeMarker:
             created_at=self.created_at or None,
             source=asset.source,
             condition=condition,
+            mount_options=asset.mount_options,
         )
 
     def refuse_other_owner(self, owner: Ownership | None, label: str) -> None:

@@ -17,7 +17,9 @@ from volplane import (
     Done,
     Erased,
     InProgress,
+    InspectRequest,
     InvalidArgument,
+    ListedAsset,
     ListRequest,
     NotFound,
     PermissionDenied,
@@ -87,8 +89,11 @@ def test_a_volume_is_a_directory_with_the_owner_and_mode_of_its_class(site: Site
 
 
 def test_a_port_of_its_own_becomes_a_mount_option(model: ModelServer) -> None:
-    _, asset = Site("nfs://model.example.com:12049/vol", model.dial).start().provision()
-    assert asset.mount_options == ("port=12049",)
+    site = Site("nfs://model.example.com:12049/vol", model.dial).start()
+    _, asset = site.provision()
+    seen = site.backend.inspect(InspectRequest(context=site.context(), handle=asset.handle))
+    assert isinstance(seen, ListedAsset)
+    assert asset.mount_options == seen.mount_options == ("port=12049",)
 
 
 def test_labels_and_annotations_cannot_lead_out_of_the_share(site: Site, model: ModelServer) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from integration.csi.caller import WRITER, Caller, bridged
+from integration.csi.caller import WRITER, bridged
+from integration.csi.pods import Pods
 from volplane.assets import ListedAsset, VolumeSource
 from volplane.csi.codes import CsiError
 from volplane.csi.mounts import Targets
-from volplane.csi.node import HOSTNAME, NodeOptions, directory_of
+from volplane.csi.node import HOSTNAME, NodeOptions
+from volplane.csi.sources import Directory, source_of
 from volplane.csi.usage import measure
 from volplane.errors import ConfigurationError
 
@@ -29,63 +29,6 @@ SINGLE = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_SINGLE_WRITER"}}
 MANY = {"mount": {}, "access_mode": {"mode": "MULTI_NODE_MULTI_WRITER"}}
 READERS = {"mount": {}, "access_mode": {"mode": "MULTI_NODE_READER_ONLY"}}
 MIB = 1 << 20
-
-
-def points(below: Path) -> list[str]:
-    lines = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
-    return [line.split()[4] for line in lines if line.split()[4].startswith(f"{below}/")]
-
-
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """A directory for a root and a kubelet, in memory if possible. What a test leaves mounted goes."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="node-", dir=memory) as made:
-        below = Path(made)
-        (below / "kubelet" / "pods" / "a").mkdir(parents=True)
-        (below / "disk").mkdir()
-        try:
-            yield below
-        finally:
-            for point in sorted(points(below), reverse=True):
-                subprocess.run(["umount", "--lazy", point], check=False, stderr=subprocess.DEVNULL)
-
-
-@pytest.fixture
-def mounting(directory: Path) -> None:
-    """Skip a test where this process may not mount."""
-    source, target = directory / "source", directory / "kubelet" / "try"
-    source.mkdir()
-    try:
-        Targets(directory / "kubelet").publish(str(source), str(target), read_only=True, alone=False)
-    except OSError as error:
-        pytest.skip(f"no mounts here: {error.strerror}")
-    Targets(directory / "kubelet").unpublish(str(target))
-
-
-@dataclass(eq=False)
-class Pods:
-    """What a kubelet wants of a node."""
-
-    csi: Caller
-    kubelet: Path
-    id: str = ""
-
-    def target(self, name: str = "mount") -> str:
-        return str(self.kubelet / "pods" / "a" / name)
-
-    def demand(self, name: str = "mount", **fields: Any) -> dict[str, Any]:
-        return {"volume_id": self.id, "target_path": self.target(name), "volume_capability": WRITER} | fields
-
-    async def publish(self, name: str = "mount", **fields: Any) -> Path:
-        await self.csi.call("NodePublishVolume", **self.demand(name, **fields))
-        return Path(self.target(name))
-
-    async def unpublish(self, name: str = "mount") -> None:
-        await self.csi.call("NodeUnpublishVolume", volume_id=self.id, target_path=self.target(name))
-
-    def mounted(self) -> list[str]:
-        return sorted(Path(point).name for point in points(self.kubelet))
 
 
 @asynccontextmanager
@@ -167,17 +110,17 @@ async def test_a_block_device_is_refused(directory: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        VolumeSource(kind="nfs", fields={"server": "filer", "path": "/export/a"}),
+        VolumeSource(kind="nfs", fields={"server": "", "path": "/export/a"}),
         VolumeSource(kind="csi", fields={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}),
         VolumeSource(kind="hostPath", fields={"path": "relative"}),
         None,
     ],
     ids=lambda source: source.kind if source else "none",
 )
-def test_only_directories_of_this_machine_are_mounted(source: VolumeSource | None) -> None:
+def test_only_directories_and_shares_are_mounted(source: VolumeSource | None) -> None:
     asset = ListedAsset(handle="h", name="pvc-1", capacity_bytes=1, owner=None, source=source)
-    with pytest.raises(CsiError, match="this node service mounts hostPath and local alone"):
-        directory_of(asset)
+    with pytest.raises(CsiError, match="this node service mounts hostPath, local and nfs alone"):
+        source_of(asset)
 
 
 def test_a_topology_key_needs_a_value(directory: Path) -> None:
@@ -292,7 +235,7 @@ async def test_what_others_have_put_at_a_target_is_not_touched(directory: Path) 
     (directory / "other").mkdir()
     (directory / "other" / "file").touch()
     async with running(directory) as pods:
-        Targets(pods.kubelet).publish(str(directory / "other"), pods.target(), read_only=False, alone=False)
+        Targets(pods.kubelet).publish(Directory(str(directory / "other")), pods.target(), read_only=False, alone=False)
         await pods.csi.refused("ALREADY_EXISTS", "NodePublishVolume", **pods.demand())
         place: dict[str, Any] = {"volume_id": pods.id, "volume_path": pods.target()}
         await pods.csi.refused("NOT_FOUND", "NodeGetVolumeStats", **place)
@@ -321,7 +264,7 @@ async def test_no_link_is_followed(directory: Path) -> None:
             await pods.publish()
     (volume.parent / "link").symlink_to(volume.with_name("away"))
     with pytest.raises(CsiError, match="symbolic link"):
-        Targets(pods.kubelet).publish(str(volume), pods.target(), read_only=True, alone=False)
+        Targets(pods.kubelet).publish(Directory(str(volume)), pods.target(), read_only=True, alone=False)
     assert pods.mounted() == []
     assert sorted(each.name for each in elsewhere.iterdir()) == ["a"]
 

@@ -43,8 +43,8 @@ def _place(asset: Asset) -> dict[str, object]:
 
 @rule("inspect", after=(provision_makes_an_asset,))
 def inspect_shows_the_asset(bench: Bench) -> None:
-    """`inspect` returns handle, size, marks and source of an asset, in this process and in the next: whoever knows a
-    handle alone deletes by them.
+    """`inspect` returns handle, size, marks, source and mount options of an asset, in this process and in the next:
+    whoever knows a handle alone deletes and mounts by them.
     """
     for generation in (1, 2):
         made = bench.make(bench.generation(bench.demand(), generation))
@@ -59,12 +59,8 @@ def _require_shown(bench: Bench, made: Made) -> None:
         bench.require(False, f"inspect of {asset.handle} answers Absent, and it was just made")
         return
     shown, expected = (
-        (seen.handle, seen.capacity_bytes, seen.owner),
-        (
-            asset.handle,
-            asset.capacity_bytes,
-            made.demand.owner,
-        ),
+        (seen.handle, seen.capacity_bytes, seen.owner, seen.mount_options),
+        (asset.handle, asset.capacity_bytes, made.demand.owner, asset.mount_options),
     )
     bench.require(shown == expected, f"inspect shows {shown!r}, made was {expected!r}")
     there = seen.source is not None and seen.source.kind == asset.source.kind
