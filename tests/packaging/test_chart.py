@@ -137,6 +137,7 @@ csi:
   perNode: true
   snapshots: true
   storageCapacity: true
+  node: {devices: true}
 """,
     "nfs": """
 csi:
@@ -463,6 +464,8 @@ def test_only_what_mounts_is_privileged_and_has_no_rights_in_the_cluster() -> No
                 assert container["securityContext"]["readOnlyRootFilesystem"]
                 both_ways = {each.get("mountPropagation") for each in container["volumeMounts"]} >= {"Bidirectional"}
                 assert both_ways == mounts
+            devices = {each["mountPath"] for each in pod["containers"][0]["volumeMounts"]} & {"/dev"}
+            assert bool(devices) == (name == "root-of-each-node")
             # A client of NFS needs a network that outlives the pod.
             assert pod.get("hostNetwork", False) == (kind == "DaemonSet" and name == "nfs")
     assert of_csi("directory")["DaemonSet"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False

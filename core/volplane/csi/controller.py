@@ -11,6 +11,7 @@ from volplane.csi.capabilities import Wanted, read_capabilities, why_not
 from volplane.csi.codes import CsiError
 from volplane.csi.flights import Flight
 from volplane.csi.ids import LONGEST_NODE, read_token, required_id, token_of
+from volplane.csi.sources import grows_on_node
 from volplane.csi.volumes import own_parameters
 from volplane.csi.wire import build, message
 from volplane.errors import AlreadyExists, InvalidArgument, NotFound, OutOfRange, Unsupported
@@ -136,7 +137,8 @@ class Volumes:
             return build(
                 "ControllerExpandVolumeResponse",
                 capacity_bytes=grown.capacity_bytes,
-                node_expansion_required=on_node and volume.volume_mode is VolumeMode.FILESYSTEM,
+                node_expansion_required=(on_node and volume.volume_mode is VolumeMode.FILESYSTEM)
+                or grows_on_node(seen, volume.volume_mode),
             )
 
         return await self._fly("ControllerExpandVolume", id_, digest, seconds, expand)

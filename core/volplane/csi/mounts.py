@@ -10,13 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from volplane.csi.codes import CsiError
+from volplane.csi.loops import Loops
 from volplane.csi.sources import Opened, Source
 from volplane.csi.syscalls import OF_DIRECTORY, Mount, mount_id, mounts, open_below, put, unmount
 
@@ -31,15 +33,18 @@ class Published:
     """A mounted volume, open for a look."""
 
     fd: int
-    above: int | None
-    """The directory that the volume's lies in; None: the volume's figures are those of its file system."""
+    volume: Opened
 
 
 class Targets:
     """The places below one directory of a kubelet (or of Nomad) where volumes are mounted. All calls may hang."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, driver: str = "") -> None:
+        """driver: whose loop devices are attached and detached here."""
         self._directory = directory
+        self.loops = Loops(driver)
+        self._devices = threading.Lock()
+        """Held from the choice of a loop device until it is mounted, and while those are detached that are not."""
 
     def check(self, path: str, field: str, code: str = "INVALID_ARGUMENT") -> str:
         """Return a path below the directory. Raises CsiError for any other one."""
@@ -57,16 +62,17 @@ class Targets:
             parent, name = self._parent(target, stack)
             undoing = stack.enter_context(ExitStack())
             with suppress(FileExistsError):
-                os.mkdir(name, 0o750, dir_fd=parent)
-                undoing.callback(_remove_empty, parent, name)
-            point = self._point(parent, name, target, stack)
+                _make_place(parent, name, device=volume.is_device)
+                undoing.callback(_give_up_place, parent, name)
+            point = self._point(parent, name, target, stack, device=volume.is_device)
             present = mounts()
             if mount_id(point) != mount_id(parent):
                 _require_same(volume, point, target, present, read_only=read_only)
                 return
             if alone and (others := self._others(volume, present)):
                 raise CsiError("FAILED_PRECONDITION", f"the volume is for a single pod, and {others[0]} has it")
-            put(volume.mounted(stack), point, target, read_only=read_only)
+            with self._devices if volume.is_device else nullcontext():
+                put(volume.mounted(stack), point, target, read_only=read_only)
             undoing.pop_all()
 
     def unpublish(self, target: str) -> None:
@@ -83,29 +89,41 @@ class Targets:
                     break
                 unmount(parent, name, target)
             try:
-                os.rmdir(name, dir_fd=parent)
+                was_device = _remove_place(parent, name)
             except FileNotFoundError:
                 return
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.ENOTDIR):
                     raise
-                text = f"{target} is no mount, and no empty directory either: it is kept"
+                text = f"{target} is no mount, and no empty directory or file either: it is kept"
                 raise CsiError("FAILED_PRECONDITION", text) from None
+            if was_device:
+                with self._devices:
+                    self.loops.detach_unused(mounts())
+
+    def is_device(self, path: str) -> bool:
+        """Tell whether there is a block device, or a place for one. Raises CsiError, OSError."""
+        self.check(path, "volume_path", "NOT_FOUND")
+        try:
+            with ExitStack() as stack:
+                parent, name = self._parent(path, stack)
+                return not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            raise CsiError("NOT_FOUND", f"{path} does not exist") from None
 
     @contextmanager
     def published(self, source: Source, path: str) -> Iterator[Published]:
         """Open a place where the volume is mounted. Raises CsiError if it is not mounted there, OSError."""
         with ExitStack() as stack:
-            self.check(path, "volume_path", "NOT_FOUND")
             volume = source.opened(stack)
             try:
                 parent, name = self._parent(path, stack)
-                point = self._point(parent, name, path, stack)
+                point = self._point(parent, name, path, stack, device=volume.is_device)
             except FileNotFoundError:
                 raise CsiError("NOT_FOUND", f"{path} does not exist") from None
             if mount_id(point) == mount_id(parent) or not volume.is_at(point, _mount_of(point, mounts())):
                 raise CsiError("NOT_FOUND", f"the volume is not mounted at {path}")
-            yield Published(point, volume.above)
+            yield Published(point, volume)
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -125,12 +143,14 @@ class Targets:
         return parent, name
 
     @staticmethod
-    def _point(parent: int, name: str, target: str, stack: ExitStack) -> int:
-        """Open the target itself, which is the mounted directory if something is mounted there."""
+    def _point(parent: int, name: str, target: str, stack: ExitStack, *, device: bool) -> int:
+        """Open the target itself, which is what is mounted there if something is."""
         point = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         stack.callback(os.close, point)
-        if not stat.S_ISDIR(os.fstat(point).st_mode):
-            raise CsiError("FAILED_PRECONDITION", f"{target} is no directory: it is not touched")
+        mode = os.fstat(point).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode) if device else stat.S_ISDIR(mode)):
+            kind = "file" if device else "directory"
+            raise CsiError("FAILED_PRECONDITION", f"{target} is no {kind}: it is not touched")
         return point
 
     def _others(self, volume: Opened, present: list[Mount]) -> list[str]:
@@ -157,6 +177,26 @@ def _mount_of(point: int, present: list[Mount]) -> Mount:
     return found
 
 
-def _remove_empty(parent: int, name: str) -> None:
-    with suppress(OSError):
+def _make_place(parent: int, name: str, *, device: bool) -> None:
+    if device:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent))
+    else:
+        os.mkdir(name, 0o750, dir_fd=parent)
+
+
+def _remove_place(parent: int, name: str) -> bool:
+    """Remove an empty directory or file; return whether it was a file. Raises OSError: ENOTDIR for another one."""
+    try:
         os.rmdir(name, dir_fd=parent)
+    except NotADirectoryError:
+        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or found.st_size:
+            raise
+        os.unlink(name, dir_fd=parent)
+        return True
+    return False
+
+
+def _give_up_place(parent: int, name: str) -> None:
+    with suppress(OSError):
+        _remove_place(parent, name)

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from volplane.assets import VolumeMode
+from volplane.assets import ListedAsset, VolumeMode
 from volplane.csi.bridge import Bridge
 from volplane.csi.capabilities import read_capabilities, why_not
 from volplane.csi.codes import CsiError
 from volplane.csi.flights import Flight
 from volplane.csi.ids import LONGEST_NODE, required_id
 from volplane.csi.mounts import Targets
-from volplane.csi.sources import source_of
-from volplane.csi.usage import Usages
+from volplane.csi.sources import Source, source_of
+from volplane.csi.usage import Figures, Usages
 from volplane.csi.wire import build, message
 from volplane.errors import ConfigurationError
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 CAPABILITIES: Final = ("GET_VOLUME_STATS", "VOLUME_CONDITION", "SINGLE_NODE_MULTI_WRITER")
-"""Nothing is staged, and nothing need grow on the node."""
+"""Nothing is staged. Block devices grow on the node (EXPAND_VOLUME)."""
 LONGEST_PATH: Final = 4096
 MOST_THREADS: Final = 256
 """That hang, for unmounting; half as many for anything else."""
@@ -90,7 +90,8 @@ class Node:
         self._bridge = bridge
         self._options = options
         self._place = options.place(bridge.keys)
-        self._targets = Targets(options.kubelet_dir)
+        self._targets = Targets(options.kubelet_dir, bridge.view.name)
+        self._serves_devices = VolumeMode.BLOCK in bridge.view.info.volume_modes
         self._usages = Usages()
         self._threads = 0
         self._alone: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -102,7 +103,8 @@ class Node:
 
     async def capabilities(self) -> Any:
         rpc = message("NodeServiceCapability.RPC")
-        return build("NodeGetCapabilitiesResponse", capabilities=[{"rpc": rpc(type=each)} for each in CAPABILITIES])
+        found = [*CAPABILITIES, "EXPAND_VOLUME"] if self._serves_devices else CAPABILITIES
+        return build("NodeGetCapabilitiesResponse", capabilities=[{"rpc": rpc(type=each)} for each in found])
 
     # --- mounting ---------------------------------------------------------------------------------------------------
 
@@ -112,8 +114,6 @@ class Node:
         if not request.HasField("volume_capability"):
             raise CsiError("INVALID_ARGUMENT", "volume_capability is missing")
         wanted = read_capabilities([request.volume_capability], "volume_capability")
-        if wanted.volume_mode is not VolumeMode.FILESYSTEM:
-            raise CsiError("INVALID_ARGUMENT", "volume_capability asks for a block device, the volume is a directory")
         if flaw := why_not(wanted, self._bridge.view.info):
             raise CsiError("INVALID_ARGUMENT", f"volume_capability: {flaw}")
         asked = request.volume_capability.access_mode
@@ -122,7 +122,8 @@ class Node:
 
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
-            source = source_of(asset, wanted.mount_options)
+            loops = self._targets.loops if wanted.volume_mode is VolumeMode.BLOCK else None
+            source = source_of(asset, wanted.mount_options, loops=loops, read_only=read_only, make=True)
             lock = self._alone.setdefault(id_, asyncio.Lock())
             async with lock if alone else asyncio.Lock():
                 await self._run(target, lambda: self._targets.publish(source, target, read_only=read_only, alone=alone))
@@ -150,15 +151,14 @@ class Node:
 
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
-            source = source_of(asset)
 
-            def look() -> Any:
-                with self._targets.published(source, path) as volume:
+            def look() -> tuple[Figures, ...]:
+                with self._targets.published(self._source_at(path, asset), path) as volume:
                     return self._usages.of(id_, volume, asset.capacity_bytes)
 
             usage = [
                 {"unit": unit, "total": each.total, "used": each.used, "available": each.available}
-                for unit, each in zip(("BYTES", "INODES"), await self._run(path, look), strict=True)
+                for unit, each in zip(("BYTES", "INODES"), await self._run(path, look), strict=False)
             ]
             condition = {"abnormal": bool(asset.condition), "message": asset.condition or "nothing is known against it"}
             return build("NodeGetVolumeStatsResponse", usage=usage, volume_condition=condition)
@@ -166,22 +166,25 @@ class Node:
         return await self._bridge.flights.run("NodeGetVolumeStats", f"usage of {id_}", digest, work, seconds)
 
     async def expand(self, request: Any, digest: bytes, seconds: float) -> Any:
-        """Tell the present size: a directory has grown once the Controller says so."""
+        """Let a block device grow, and tell the size: a directory has grown once the Controller says so."""
         id_ = required_id(request.volume_id, "volume_id")
         path = required_id(request.volume_path, "volume_path", LONGEST_PATH)
 
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
-            source = source_of(asset)
 
-            def look() -> None:
-                with self._targets.published(source, path):
-                    pass
+            def grow() -> None:
+                with self._targets.published(self._source_at(path, asset), path) as found:
+                    found.volume.grow()
 
-            await self._run(path, look)
+            await self._run(path, grow)
             return build("NodeExpandVolumeResponse", capacity_bytes=asset.capacity_bytes)
 
         return await self._bridge.flights.run("NodeExpandVolume", f"usage of {id_}", digest, work, seconds)
+
+    def _source_at(self, path: str, asset: ListedAsset) -> Source:
+        """Return the volume as what is at a place: calls about a published volume do not say its mode."""
+        return source_of(asset, loops=self._targets.loops if self._targets.is_device(path) else None)
 
     async def _run(self, path: str, work: Callable[[], T], most: int = MOST_THREADS // 2) -> T:
         """Do what may hang, unless so many calls do already. Raises CsiError."""

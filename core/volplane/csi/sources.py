@@ -1,4 +1,4 @@
-"""What a volume is on a node: a directory of this machine, or a share of NFS; and how it is mounted."""
+"""What a volume is on a node: a directory of this machine, an image file in one, or a share of NFS."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import errno
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from volplane.assets import ListedAsset
+from volplane.assets import ListedAsset, VolumeMode
 from volplane.csi import syscalls
 from volplane.csi.codes import CsiError
+from volplane.csi.loops import Loop, Loops
 from volplane.csi.syscalls import OF_DIRECTORY, FileSystem, Mount, mount_id, open_below
 
 _DIRECTORIES: Final = ("hostPath", "local")
 """Kinds of sources that are a path of this machine."""
+IMAGE: Final = "volume.img"
+"""Name of the file that is a block volume, in the directory of the volume."""
 _VERSIONS: Final = ("4.2", "4.1", "4.0")
 """Of NFS, as mount.nfs tries them."""
 _OF_PROGRAMS: Final = re.compile(
@@ -25,6 +29,11 @@ _OF_PROGRAMS: Final = re.compile(
 )
 """Options that mount(8) and mount.nfs(8) keep to themselves."""
 _VERSION: Final = re.compile(r"v[234](\.\d)?|(nfs)?vers|minorversion")
+
+
+def grows_on_node(asset: ListedAsset, mode: VolumeMode) -> bool:
+    """Tell whether a node has to do something for a volume of this driver to grow: a device over an image file."""
+    return mode is VolumeMode.BLOCK and asset.source is not None and asset.source.kind in _DIRECTORIES
 
 
 class Source(Protocol):
@@ -43,6 +52,11 @@ class Opened(Protocol):
         """Return the directory that it lies in, to compare with; None: it has the figures of its file system."""
         ...
 
+    @property
+    def is_device(self) -> bool:
+        """Tell whether it is a block device, whose place is a file."""
+        ...
+
     def is_at(self, point: int, mount: Mount) -> bool:
         """Tell whether it is what is mounted and open here."""
         ...
@@ -55,21 +69,34 @@ class Opened(Protocol):
         """Return a mount of it, which is nowhere yet."""
         ...
 
+    def grow(self) -> None:
+        """Let what is mounted have the size of the volume."""
 
-def source_of(asset: ListedAsset, options: Sequence[str] = ()) -> Source:
-    """Return what a volume is on this node. options: to mount it with, after its own. Raises CsiError."""
+
+def source_of(
+    asset: ListedAsset,
+    options: Sequence[str] = (),
+    *,
+    loops: Loops | None = None,
+    read_only: bool = False,
+    make: bool = False,
+) -> Source:
+    """Return what a volume is on this node. Raises CsiError.
+
+    options: to mount it with, after its own. loops: it is to be a block device, of these; read_only: without writing;
+    make: over a new file, if there is none.
+    """
     kind = asset.source.kind if asset.source is not None else "unknown"
     fields = asset.source.fields if asset.source is not None else {}
     path, server = fields.get("path"), fields.get("server")
     if isinstance(path, str) and path.startswith("/"):
         if kind in _DIRECTORIES:
-            return Directory(path)
-        if kind == "nfs" and isinstance(server, str) and server:
+            return Directory(path) if loops is None else Image(path, asset.capacity_bytes, loops, read_only, make)
+        if loops is None and kind == "nfs" and isinstance(server, str) and server:
             return Share(server, path, (*asset.mount_options, *options))
-    raise CsiError(
-        "FAILED_PRECONDITION",
-        f"volume {asset.handle} is of kind {kind}; this node service mounts {', '.join(_DIRECTORIES)} and nfs alone",
-    )
+    known = f"{', '.join(_DIRECTORIES)} and nfs" if loops is None else f"image files in {' and '.join(_DIRECTORIES)}"
+    text = f"volume {asset.handle} is of kind {kind}; this node service mounts {known} alone"
+    raise CsiError("FAILED_PRECONDITION", text)
 
 
 # --- directories of this machine ----------------------------------------------------------------------------------
@@ -106,6 +133,7 @@ class OpenDirectory:
     path: str
     fd: int
     above: int | None
+    is_device: bool = False
 
     def is_at(self, point: int, mount: Mount) -> bool:
         first, second = os.fstat(self.fd), os.fstat(point)
@@ -124,6 +152,81 @@ class OpenDirectory:
         stack.callback(os.close, mount)
         return mount
 
+    def grow(self) -> None:
+        """Do nothing: a limit is the backend's."""
+
+
+# --- image files --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A block device over the file `IMAGE` in the directory of a volume."""
+
+    path: str
+    """Of the directory."""
+    size: int
+    loops: Loops
+    read_only: bool
+    make: bool
+    """Whether the file is made if it is missing."""
+
+    def opened(self, stack: ExitStack) -> OpenImage:
+        directory = Directory(self.path).opened(stack)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(IMAGE, flags, dir_fd=directory.fd)
+        except FileNotFoundError:
+            if not self.make:
+                raise CsiError("NOT_FOUND", f"{self.path} has no {IMAGE}: it is no block volume") from None
+            if os.listdir(f"/proc/self/fd/{directory.fd}"):  # noqa: PTH208
+                text = f"{self.path} has files, and no {IMAGE}: it is no block volume"
+                raise CsiError("FAILED_PRECONDITION", text) from None
+            fd = os.open(IMAGE, flags | os.O_CREAT, 0o600, dir_fd=directory.fd)
+        stack.callback(os.close, fd)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CsiError("FAILED_PRECONDITION", f"{self.path}/{IMAGE} is no file")
+        return OpenImage(self, fd)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenImage:
+    """It, open."""
+
+    image: Image
+    fd: int
+    above: int | None = None
+    is_device: bool = True
+
+    def is_at(self, point: int, mount: Mount) -> bool:
+        return any(mount.root == f"/loop{each.number}" for each in self._loops()) and stat.S_ISBLK(
+            os.fstat(point).st_mode
+        )
+
+    def places(self, mounts: Sequence[Mount]) -> Iterator[Mount]:
+        roots = {f"/loop{each.number}" for each in self._loops()}
+        return (each for each in mounts if each.root in roots)
+
+    def mounted(self, stack: ExitStack) -> int:
+        self.grow()
+        loop = self.image.loops.attach(self.fd, read_only=self.image.read_only)
+        device = os.open(loop.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        stack.callback(os.close, device)
+        mount = syscalls.clone(device, loop.path)
+        stack.callback(os.close, mount)
+        return mount
+
+    def grow(self) -> None:
+        """Give file and devices the size of the volume; they never shrink."""
+        if os.fstat(self.fd).st_size < self.image.size:
+            os.ftruncate(self.fd, self.image.size)
+        for each in self._loops():
+            self.image.loops.resize(each)
+
+    def _loops(self) -> list[Loop]:
+        seen = os.fstat(self.fd)
+        return [each for each in self.image.loops.attached() if each.backs(seen)]
+
 
 # --- NFS ----------------------------------------------------------------------------------------------------------
 
@@ -139,6 +242,7 @@ class Share:
     path: str
     options: tuple[str, ...]
     above: int | None = None
+    is_device: bool = False
 
     @property
     def name(self) -> str:
@@ -170,6 +274,9 @@ class Share:
                 break
         stack.callback(os.close, mount)
         return mount
+
+    def grow(self) -> None:
+        """Do nothing: a limit is the server's."""
 
     def _mount(self, attributes: int, options: Sequence[tuple[str, str | None]]) -> int:
         try:

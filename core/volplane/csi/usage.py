@@ -47,14 +47,16 @@ class Usages:
     def forget(self, id_: str) -> None:
         self._known.pop(id_, None)
 
-    def of(self, id_: str, volume: Published, capacity: int) -> tuple[Figures, Figures]:
-        """Return bytes and inodes. capacity: of the volume in bytes; 0 = not known."""
-        own = os.fstatvfs(volume.fd)
+    def of(self, id_: str, volume: Published, capacity: int) -> tuple[Figures, ...]:
+        """Return bytes and inodes, of a block device the bytes alone. capacity: of the volume; 0 = not known."""
+        if volume.volume.is_device:
+            return (Figures(capacity, 0, 0),)
+        own, above = os.fstatvfs(volume.fd), volume.volume.above
         bytes_ = Figures(
             own.f_blocks * own.f_frsize, (own.f_blocks - own.f_bfree) * own.f_frsize, own.f_bavail * own.f_frsize
         )
         inodes = Figures(own.f_files, own.f_files - own.f_ffree, own.f_favail)
-        if volume.above is None or own.f_blocks != os.fstatvfs(volume.above).f_blocks:
+        if above is None or own.f_blocks != os.fstatvfs(above).f_blocks:
             return bytes_, inodes  # It has a quota of its own, or is a file system of its own.
         measured = self._known.get(id_)
         if measured is None or measured.until <= time.monotonic():

@@ -144,12 +144,13 @@ class KeptDirectoryParameters(DirectoryParameters):
         return {**super().demand(request), "on_delete": self.on_delete, "retention": self.archive_retention}
 
 
-def check_demand(request: ProvisionRequest, *, copies: bool = False) -> None:
+def check_demand(request: ProvisionRequest, *, copies: bool = False, images: bool = False) -> None:
     """Raise `Unsupported` for what no directory can be, and `OutOfRange` for sizes that contradict each other.
 
-    copies: whether the backend can fill a directory from a snapshot or another volume.
+    copies: whether the backend can fill a directory from a snapshot or another volume. images: whether a directory may
+    hold the image file of a block device.
     """
-    if request.volume_mode is not VolumeMode.FILESYSTEM:
+    if request.volume_mode is not VolumeMode.FILESYSTEM and not images:
         raise Unsupported(f"volumeMode {request.volume_mode}: directories serve volumeMode Filesystem only")
     if not copies and (request.source_snapshot is not None or request.source_volume is not None):
         raise Unsupported("directories cannot be made from a snapshot or from another volume")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from integration.csi.caller import WRITER, Caller
+import pytest
+
+from integration.csi.caller import WRITER, Caller, bridged
+from volplane.csi.node import NodeOptions
+
+MANY = {"mount": {}, "access_mode": {"mode": "MULTI_NODE_MULTI_WRITER"}}
 
 
 def points(below: Path) -> list[str]:
@@ -37,3 +44,29 @@ class Pods:
 
     def mounted(self) -> list[str]:
         return sorted(Path(point).name for point in points(self.kubelet))
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, *, disk: str = "disk", made: str = "", capability: Any = None, **options: Any
+) -> AsyncIterator[Pods]:
+    """Serve a root in the directory, with a volume. made: its id, if an earlier process made it."""
+    hostpath = pytest.importorskip("volplane_hostpath.testing")
+    below = directory / disk
+    if made:
+        (below / "root").rename(below / "kept")
+        (below / "elsewhere").rmdir()
+    subject = hostpath.subject_below(below, **{"shared": True, **options})
+    if made:
+        (below / "root").rmdir()
+        (below / "kept").rename(below / "root")
+    node = NodeOptions(node_id="node-a", kubelet_dir=directory / "kubelet")
+    async with bridged(subject, node=node) as csi:
+        pods = Pods(csi, directory / "kubelet", made)
+        if not made:
+            pods.id = (
+                await csi.create(
+                    "pvc-1", volume_capabilities=[capability or (MANY if options.get("shared", 1) else WRITER)]
+                )
+            ).volume_id
+        yield pods

@@ -6,15 +6,13 @@ import asyncio
 import os
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from integration.csi.caller import WRITER, bridged
-from integration.csi.pods import Pods
+from integration.csi.pods import running
 from volplane.assets import ListedAsset, VolumeSource
 from volplane.csi.codes import CsiError
 from volplane.csi.mounts import Targets
@@ -26,30 +24,8 @@ from volplane.errors import ConfigurationError
 hostpath = pytest.importorskip("volplane_hostpath.testing")
 pytestmark = pytest.mark.real_time
 SINGLE = {"mount": {}, "access_mode": {"mode": "SINGLE_NODE_SINGLE_WRITER"}}
-MANY = {"mount": {}, "access_mode": {"mode": "MULTI_NODE_MULTI_WRITER"}}
 READERS = {"mount": {}, "access_mode": {"mode": "MULTI_NODE_READER_ONLY"}}
 MIB = 1 << 20
-
-
-@asynccontextmanager
-async def running(directory: Path, *, disk: str = "disk", made: str = "", **options: Any) -> AsyncIterator[Pods]:
-    """Serve a root in the directory, with a volume. made: its id, if an earlier process made it."""
-    below = directory / disk
-    if made:
-        (below / "root").rename(below / "kept")
-        (below / "elsewhere").rmdir()
-    subject = hostpath.subject_below(below, **{"shared": True, **options})
-    if made:
-        (below / "root").rmdir()
-        (below / "kept").rename(below / "root")
-    node = NodeOptions(node_id="node-a", kubelet_dir=directory / "kubelet")
-    async with bridged(subject, node=node) as csi:
-        pods = Pods(csi, directory / "kubelet", made)
-        if not made:
-            pods.id = (
-                await csi.create("pvc-1", volume_capabilities=[MANY if options.get("shared", 1) else WRITER])
-            ).volume_id
-        yield pods
 
 
 def run(*command: str | Path) -> None:

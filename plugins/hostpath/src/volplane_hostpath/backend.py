@@ -93,7 +93,7 @@ from volplane_hostpath.listing import list_page
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import VolumeMarker
 from volplane_hostpath.mounts import MountTable
-from volplane_hostpath.project_quotas import ProjectQuotas
+from volplane_hostpath.project_quotas import NONE, ProjectQuotas
 from volplane_hostpath.provision import (
     NodeTopology,
     asset_of,
@@ -158,7 +158,7 @@ class HostPathBackend(BackendSpec):
             parameters=PARAMETERS,
             topology_keys=() if self._settings.shared else (self._settings.affinity_label,),
             access_modes=self._access_modes,
-            volume_modes=frozenset({VolumeMode.FILESYSTEM}),
+            volume_modes=frozenset(VolumeMode if self._settings.images else {VolumeMode.FILESYSTEM}),
             snapshot_parameters=SNAPSHOT_PARAMETERS,
             clones="anywhere" if self._settings.shared else "in place",
             archives=True,
@@ -215,6 +215,10 @@ class HostPathBackend(BackendSpec):
         check_name(request.name)
         self._check_demand(request)
         parameters = ClassParameters.of(request.parameters, self._settings)
+        if request.volume_mode is VolumeMode.BLOCK and parameters.quota != NONE:
+            raise InvalidArgument(
+                "parameter quota: the image of a block volume of that size would not fit in; leave it out"
+            )
         context = request.context
         with self._volume(request.name, context, f"make the directory of {request.name}") as root:
             marker = known_volume_marker(root, request.name)
@@ -504,7 +508,7 @@ class HostPathBackend(BackendSpec):
                 yield root
 
     def _check_demand(self, request: ProvisionRequest) -> None:
-        check_demand(request, copies=True)
+        check_demand(request, copies=True, images=self._settings.images)
         other = sorted(str(mode) for mode in set(request.access_modes) - self._access_modes)
         if other:
             served = ", ".join(sorted(str(mode) for mode in self._access_modes))

@@ -7,8 +7,12 @@ import re
 import select
 import threading
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+IMAGE = "volume.img"
+"""Name of the image file of a block volume, in its directory; the node service of `volplane csi` makes it."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -159,6 +163,16 @@ def mounts_of(fd: int, mounts: list[Mount]) -> list[str]:
     """
     own, inside = _place_of(fd, mounts)
     return [mount.point for mount in _others(own, mounts) if _is_in(mount.root, inside)]
+
+
+def loop_over(fd: int) -> str:
+    """Return the loop device of the image file in an open directory, by which a pod uses the volume; "" = none."""
+    image = f"{_path_of(fd)}/{IMAGE}"
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(OSError):  # It is detached meanwhile.
+            if backing.read_bytes().removesuffix(b"\n") == os.fsencode(image):
+                return f"/dev/{backing.parents[1].name}"
+    return ""
 
 
 def mounts_above(fd: int, root: int, mounts: list[Mount]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, read_parameters
+from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, VolumeMode, read_parameters
 from volplane.directory import CopyParameters, KeptDirectoryParameters
 from volplane_hostpath.project_quotas import NONE, REQUIRED
 
@@ -72,6 +72,13 @@ class Settings:
         Param(
             "Also mark a root that is not empty, or that another cluster or driver marked; what is in it stays "
             "as it is and counts as foreign. Take the option out once it has worked."
+        ),
+    ] = False
+    images: Annotated[
+        bool,
+        Param(
+            "Serve volumeMode Block as well: directories for an image file, which the node service of `volplane csi` "
+            "attaches as a loop device. Nothing else can use such a volume, so only for `volplane csi`."
         ),
     ] = False
     root_id: Annotated[
@@ -146,7 +153,12 @@ class ClassParameters(CopyParameters, KeptDirectoryParameters):
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values."""
-        own = {"volume_type": self.volume_type, "quota": self.quota, "subvolume": self.subvolume}
+        own = {
+            "volume_type": self.volume_type,
+            "quota": self.quota,
+            "subvolume": self.subvolume,
+            "block": request.volume_mode is VolumeMode.BLOCK,
+        }
         return {**super().demand(request), **own}
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 from volplane import VolumeInUse
 from volplane.directory import CONTROL
 from volplane_hostpath import subvolumes
-from volplane_hostpath.dirfd import closing, open_directory
+from volplane_hostpath.dirfd import closing, entry_exists, open_directory
 from volplane_hostpath.errors import NO_SPACE, printable
 from volplane_hostpath.locks import Deadline
-from volplane_hostpath.mounts import mounts_below, mounts_of
+from volplane_hostpath.mounts import IMAGE, loop_over, mounts_below, mounts_of
 from volplane_hostpath.rmtree import empty_directory
 from volplane_hostpath.root import TRASH, Root
 from volplane_hostpath.subvolumes import is_btrfs
@@ -30,6 +30,8 @@ def refuse_in_use(root: Root, fd: int, label: str) -> None:
     used = mounts_of(fd, root.mounts.current())
     if used:
         raise VolumeInUse(f"{label} is mounted at {used[0]}: it is still in use; nothing was removed")
+    if entry_exists(IMAGE, fd) and (loop := loop_over(fd)):
+        raise VolumeInUse(f"{label} is the block device {loop}: it is still in use; nothing was removed")
 
 
 def remove_or_move(root: Root, name: str, parent: int, key: str, deadline: Deadline) -> bool:
