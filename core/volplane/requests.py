@@ -89,9 +89,7 @@ class Context:
     fence: str = ""
     """The term of leadership under which the call is made, as text of `Fence`; "" without an election. Compare it where
     the backend can: a call with an older fence than a call before it comes from a former leader (raise `Fenced`)."""
-    log: logging.Logger = field(
-        default_factory=lambda: logging.getLogger("volplane.backend"), compare=False, repr=False
-    )
+    log: logging.Logger = field(default=logging.getLogger("volplane.backend"), compare=False, repr=False)
     """A logger whose lines carry driver, operation and object."""
     traceparent: str = field(default="", compare=False, repr=False)
     """W3C trace context of this call, to pass to the storage, or "". Its trace id is in all log lines about the

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from volplane.assets import AccessMode, VolumeMode
 from volplane.csi.codes import CsiError
 from volplane.csi.ids import LONGEST_MAP
+from volplane.csi.wire import message
 from volplane.schemas import DriverInfo
 
 _MODES: Final = {
@@ -20,6 +22,12 @@ _MODES: Final = {
     "MULTI_NODE_SINGLE_WRITER": AccessMode.READ_WRITE_MANY,
     "MULTI_NODE_MULTI_WRITER": AccessMode.READ_WRITE_MANY,
 }
+
+
+@cache
+def _modes() -> Mapping[int, AccessMode]:
+    named = message("VolumeCapability.AccessMode").DESCRIPTOR.enum_types_by_name["Mode"].values_by_name
+    return {named[name].number: mode for name, mode in _MODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +49,7 @@ def read_capabilities(given: Iterable[Any], field: str = "volume_capabilities") 
     options: list[str] = []
     for each in capabilities:
         kind = each.WhichOneof("access_type")
-        descriptor = each.access_mode.DESCRIPTOR.enum_types_by_name["Mode"]
-        value = descriptor.values_by_number.get(each.access_mode.mode)
-        mode = _MODES.get(value.name) if value is not None else None
+        mode = _modes().get(each.access_mode.mode)
         if kind is None or mode is None:
             missing = "an access type (block or mount)" if kind is None else "a known access mode"
             raise CsiError("INVALID_ARGUMENT", f"{field} has an entry without {missing}")

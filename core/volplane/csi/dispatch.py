@@ -107,10 +107,13 @@ class Dispatch:
         return build("ControllerGetCapabilitiesResponse", capabilities=found)
 
     async def call(self, method: str, content: bytes, seconds: float) -> bytes:
-        """Return the response of a method. seconds: until the caller gives up. Raises CsiError, and nothing else."""
+        """Return the response of a method, in a task of its own. seconds: until the caller gives up.
+
+        Raises CsiError, and nothing else.
+        """
+        logs.bind(method=method)
         try:
-            with logs.bound(method=method):
-                return await self._call(method, content, min(seconds, LONGEST_CALL))
+            return await self._call(method, content, min(seconds, LONGEST_CALL))
         except CsiError as error:
             # A message of gRPC is a header, which has one line.
             raise CsiError(error.code, shortened(redacted(one_line(error.message)))) from None

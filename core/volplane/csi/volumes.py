@@ -130,17 +130,18 @@ class Volumes:
         if flaw := why_not(wanted, info):
             raise InvalidArgument(flaw)
         size, limit = _range(request.capacity_range, info.minimum_bytes, info.maximum_bytes)
-        requisite, preferred = _terms(request.accessibility_requirements, bridge.keys)
+        requisite, preferred = _terms(request.accessibility_requirements, bridge.keys) if bridge.keys else ((), ())
+        given = dict(request.parameters)
         provision = ProvisionRequest(
             context=bridge.context(),
             name=name,
             capacity_bytes=size,
             limit_bytes=limit,
             owner=owner_of(name, bridge.cluster_id, 1),
-            claim=_claim(name, request.parameters),
+            claim=_claim(name, given),
             access_modes=wanted.modes,
             volume_mode=wanted.volume_mode,
-            parameters=bridge.view.typed_parameters(own_parameters(request.parameters)),
+            parameters=bridge.view.typed_parameters(own_parameters(given)),
             mutable_parameters=dict(own_parameters(request.mutable_parameters)),
             segment=(preferred or requisite or (None,))[0],
             allowed_segments=requisite,
@@ -184,9 +185,10 @@ class Volumes:
         attempt.begun = True
         for generation in range(1, LARGEST_GENERATION):
             attempt.generation = generation
-            owner = replace(demand.request.owner, generation=generation)
-            context = replace(demand.request.context, generation=generation)
-            asked = replace(demand.request, owner=owner, context=context)
+            asked = demand.request
+            if generation > 1:
+                owner = replace(asked.owner, generation=generation)
+                asked = replace(asked, owner=owner, context=replace(asked.context, generation=generation))
             try:
                 return await self._provision_somewhere(flight, asked, demand.requisite)
             except AlreadyDeleted:

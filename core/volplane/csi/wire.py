@@ -27,6 +27,7 @@ _SCALARS: Final = {
 _FILE: Final = "csi.proto"
 
 
+@cache
 def message(name: str) -> Any:
     """Return the class of a message, such as `CreateVolumeRequest` or `PluginCapability.Service`."""
     return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"{PACKAGE}.{name}"))

@@ -62,7 +62,7 @@ class HookCalls:
         self._limits = dict(loaded.limits)
 
     def limits(self, driver: str) -> DriverLimits:
-        return self._limits.get(driver, DriverLimits())
+        return self._limits.get(driver) or DriverLimits()
 
     def running(self, driver: str, hook: str, *, overrun: bool = False) -> bool:
         """Tell whether a call of this hook has not returned. overrun: and its caller has stopped waiting."""
