@@ -14,7 +14,7 @@ from volplane.csi.flights import Flight
 from volplane.csi.ids import asset_name, required_id, snapshot_owner_of
 from volplane.csi.volumes import NAMESPACE, Doubts, own_parameters
 from volplane.csi.wire import build
-from volplane.errors import AlreadyExists, BackendError, InvalidArgument, OutcomeUnknown
+from volplane.errors import AlreadyExists, BackendError, InvalidArgument, NotFound, OutcomeUnknown
 from volplane.requests import (
     DeleteSnapshotRequest,
     FindSnapshotRequest,
@@ -50,9 +50,16 @@ class Snapshots:
     async def _create(self, flight: Flight, name: str, source: str, given: Any) -> Any:
         begun = False
         try:
-            request = await self._request(flight, name, source, given)
-            begun = True
-            snapshot: Snapshot = await self._bridge.finish(flight, request)
+            try:
+                request = await self._request(flight, name, source, given)
+            except NotFound:
+                # A source may be gone since an attempt whose answer was lost.
+                snapshot = await self._found(name)
+                if not isinstance(snapshot, Snapshot) or snapshot.source != source:
+                    raise
+            else:
+                begun = True
+                snapshot = await self._bridge.finish(flight, request)
             if snapshot.failed:
                 raise OutcomeUnknown(f"snapshot {snapshot.handle} failed: {snapshot.failed}")
         except BackendError as error:
@@ -87,15 +94,17 @@ class Snapshots:
 
     async def _absent(self, name: str) -> bool:
         """Tell whether it is proven that there is no snapshot of this name."""
-        bridge = self._bridge
         if not self._doubts.settled(name):
             return False
-        owner = snapshot_owner_of(name, bridge.cluster_id)
         try:
-            found = await bridge.ask(FindSnapshotRequest(context=bridge.context(), name=name, owner=owner))
+            return isinstance(await self._found(name), Absent)
         except BackendError:
             return False
-        return isinstance(found, Absent)
+
+    async def _found(self, name: str) -> Snapshot | Absent:
+        bridge = self._bridge
+        owner = snapshot_owner_of(name, bridge.cluster_id)
+        return await bridge.ask(FindSnapshotRequest(context=bridge.context(), name=name, owner=owner))
 
     # --- deleting ---------------------------------------------------------------------------------------------------
 

@@ -149,24 +149,37 @@ class Volumes:
         )
         if provision.mutable_parameters and not bridge.supports("modify"):
             raise InvalidArgument("mutable_parameters: this driver changes none")
-        kind = request.volume_content_source.WhichOneof("type")
+        return Demand(await self._with_source(provision, request.volume_content_source), wanted, requisite)
+
+    async def _with_source(self, provision: ProvisionRequest, content: Any) -> ProvisionRequest:
+        """Return the request with the source of its contents. Raises NotFound if there is none."""
+        bridge, kind = self._bridge, content.WhichOneof("type")
+        missing: NotFound | None = None
         if kind == "snapshot":
             if not bridge.supports("create_snapshot"):
                 raise InvalidArgument("volume_content_source: this driver restores no snapshots")
-            source = required_id(request.volume_content_source.snapshot.snapshot_id, "snapshot_id")
-            if await bridge.snapshot(source) is None:
-                raise NotFound(f"snapshot_id {source!r}: there is no such snapshot")
+            source = required_id(content.snapshot.snapshot_id, "snapshot_id")
             provision = replace(provision, source_snapshot=source)
+            if await bridge.snapshot(source) is None:
+                missing = NotFound(f"snapshot_id {source!r}: there is no such snapshot")
         elif kind == "volume":
-            if not info.clones:
+            if not bridge.view.info.clones:
                 raise InvalidArgument("volume_content_source: this driver copies no volumes")
-            source = required_id(request.volume_content_source.volume.volume_id, "volume_id")
+            source = required_id(content.volume.volume_id, "volume_id")
+            provision = replace(provision, source_volume=source)
             try:
                 seen = await bridge.existing(source, "source volume_id")
+                provision = replace(provision, source_asset=identity_of(seen))
             except AlreadyExists as error:
                 raise InvalidArgument(error.message) from None
-            provision = replace(provision, source_volume=source, source_asset=identity_of(seen))
-        return Demand(provision, wanted, requisite)
+            except NotFound as error:
+                missing = error
+        if missing is not None:
+            # It may be gone since an attempt whose answer was lost; what is there needs it no more.
+            found: Asset | Absent = await bridge.ask(_question(provision)) if bridge.supports("find") else Absent()
+            if isinstance(found, Absent):
+                raise missing
+        return provision
 
     # --- making it --------------------------------------------------------------------------------------------------
 

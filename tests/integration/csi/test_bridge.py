@@ -219,6 +219,25 @@ async def test_another_demand_is_no_end_while_an_attempt_is_in_doubt(failing: ty
         await csi.refused("ALREADY_EXISTS", "CreateVolume", **other)
 
 
+async def test_what_was_made_of_a_source_is_answered_also_once_the_source_is_gone() -> None:
+    """The answer may have been lost; nobody else knows the id."""
+    async with bridged(subject()) as csi:
+        source = (await csi.create("pvc-1")).volume_id
+        cut = {"name": "snapshot-1", "source_volume_id": source}
+        snapshot = (await csi.call("CreateSnapshot", **cut)).snapshot
+        contents = {"snapshot": {"snapshot_id": snapshot.snapshot_id}}
+        restored = await csi.create("pvc-2", volume_content_source=contents)
+        copied = await csi.create("pvc-3", volume_content_source={"volume": {"volume_id": source}})
+        await csi.delete(source)
+        assert (await csi.call("CreateSnapshot", **cut)).snapshot == snapshot
+        await csi.refused("ALREADY_EXISTS", "CreateSnapshot", name="snapshot-1", source_volume_id=copied.volume_id)
+        await csi.call("DeleteSnapshot", snapshot_id=snapshot.snapshot_id)
+        await csi.refused("NOT_FOUND", "CreateSnapshot", **cut)
+        assert await csi.create("pvc-2", volume_content_source=contents) == restored
+        assert await csi.create("pvc-3", volume_content_source={"volume": {"volume_id": source}}) == copied
+        await csi.refused("NOT_FOUND", "CreateVolume", **csi.demand("pvc-4", volume_content_source=contents))
+
+
 async def test_an_accident_of_the_backend_is_no_end_and_shows_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Accident(MemoryBackend):
         @hookimpl
