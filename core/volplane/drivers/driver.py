@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import PurePath
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 import pluggy
@@ -181,8 +183,8 @@ class Driver:
             raise  # A person ends the command. Hooks run in the main thread only in simulations.
         except BaseException as error:
             log.debug("hook %s of driver %s failed", hook, self.name, exc_info=True)
+            flaw: str | None = f"raised {type(error).__name__}{self._place(error)}: {one_line(error)}"
             traceback.clear_frames(error.__traceback__)
-            flaw: str | None = f"raised {type(error).__name__}: {one_line(error)}"
         else:
             flaw = result_flaw(hook, result)
             # A secret in a result would be written to the volume, where many may read it.
@@ -196,6 +198,17 @@ class Driver:
         message = shortened(redacted(f"hook {hook} of backend {self.plugin.name}{self._around} {flaw}"))
         # The hook was called, so it may have made or destroyed something, whatever it returned.
         raise PluginError(message) if hook in _HARMLESS else OutcomeUnknown(message)
+
+    def _place(self, error: BaseException) -> str:
+        """Return the last line of the backend's own code that led to an error; "" if none did."""
+        tops = {type(each).__module__.partition(".")[0] for each in self._hooks.get_plugins()}
+        frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _top(frame) in tops]
+        frame, line = frames[-1] if frames else (None, 0)
+        return f" (line {line} of {PurePath(frame.f_code.co_filename).name})" if frame is not None else ""
+
+
+def _top(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 # --- what became of the configured drivers ----------------------------------------------------------------------------

@@ -286,7 +286,7 @@ def described(kit: Any, answer: Any) -> type:
 def test_describe_must_describe(kit: Any) -> None:
     with pytest.raises(PluginError, match="hook describe of backend memory returned None, expected DriverInfo"):
         build_driver(NAME, kit.backend(described(kit, None)), {})
-    with pytest.raises(PluginError, match="hook describe of backend memory raised KeyError: 'x'"):
+    with pytest.raises(PluginError, match=r"of backend memory raised KeyError \(line \d+ of test_contract.py\): 'x'"):
         build_driver(NAME, kit.backend(described(kit, KeyError("x"))), {})
 
 

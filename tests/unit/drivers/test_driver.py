@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import inspect
+import json
 import logging
 import re
 import typing
@@ -175,10 +177,22 @@ def test_any_other_exception_is_an_unknown_outcome_in_one_line(
     caplog.set_level(logging.DEBUG)
     with pytest.raises(OutcomeUnknown) as unknown:
         answering(kit, error).call(kit.demand())
-    assert f"hook provision of backend memory raised {type(error).__name__}: " in str(unknown.value)
+    assert f"hook provision of backend memory raised {type(error).__name__} (line " in str(unknown.value)
     assert unknown.value.__cause__ is None
     records = [r for r in caplog.records if r.exc_info]
     assert [r.levelno for r in records] == [logging.DEBUG]
+
+
+def test_a_bug_names_the_last_line_of_the_backend_and_not_that_of_a_library(kit: Any) -> None:
+    class Backend(kit.Memory):  # type: ignore[misc, name-defined]
+        @hookimpl
+        def provision(self, request: Any) -> Any:
+            return json.loads("{")
+
+    here = inspect.getsourcelines(Backend)[1] + 3
+    with pytest.raises(OutcomeUnknown) as unknown:
+        build_driver("d.example.com", kit.backend(Backend), {}).call(kit.demand())
+    assert f"raised JSONDecodeError (line {here} of test_driver.py): Expecting" in str(unknown.value)
 
 
 def test_an_interrupt_is_not_swallowed(kit: Any) -> None:
