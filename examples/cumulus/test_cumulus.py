@@ -60,6 +60,7 @@ def subject() -> Subject:
         foreign_sources=(VolumeSource(kind="csi", fields={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}),),
         advance=clock.advance,
         inspect=fake.picture,
+        outage=fake.outage,
         storage_modules=("fake_cumulus", "volplane_testing.cloud"),
         crash_points=3,
     )

@@ -123,8 +123,9 @@ class MemoryBackend(BackendSpec):
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
-        """Memory is always available."""
-        return Done()
+        """Memory is available but in an `outage`."""
+        with self.storage.lock:
+            return Done()
 
     @hookimpl
     def validate(self, request: ValidateRequest) -> Done:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NoReturn
 
-from volplane import Ownership, Segment, SnapshotOwnership
+from volplane import Ownership, Segment, SnapshotOwnership, Unavailable
 
 __all__ = ["MemoryAsset", "MemorySnapshot", "MemoryStorage"]
 
@@ -50,6 +51,16 @@ class MemorySnapshot:
     """Handle of the group with which it was cut; "" = alone."""
 
 
+class _Refusing(AbstractContextManager[object]):
+    """In the place of the lock while the storage refuses every call."""
+
+    def __enter__(self) -> NoReturn:
+        raise Unavailable("the storage cannot be reached")
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was taken."""
+
+
 @dataclass(slots=True)
 class MemoryStorage:
     """The state of the storage. Use `assets` (by name) and `snapshots` (by handle) in assertions.
@@ -76,7 +87,8 @@ class MemoryStorage:
     snapshots: dict[str, MemorySnapshot] = field(default_factory=dict)
     made: int = 0
     """How many assets were ever made; part of their handles."""
-    lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
+    lock: AbstractContextManager[object] = field(default_factory=threading.RLock, repr=False, compare=False)
+    """Held by whoever reads or changes something."""
 
     def by_handle(self, handle: str) -> MemoryAsset | None:
         """Return the asset with this handle."""
@@ -85,6 +97,15 @@ class MemoryStorage:
     def room(self) -> int:
         """Free bytes."""
         return self.capacity_bytes - sum(asset.capacity_bytes for asset in self.assets.values())
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Refuse every call while the block runs."""
+        lock, self.lock = self.lock, _Refusing()
+        try:
+            yield
+        finally:
+            self.lock = lock
 
     def sweep(self) -> None:
         """Remove the assets whose deletion is due."""

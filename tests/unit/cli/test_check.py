@@ -21,7 +21,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from volplane import Done, InProgress, NotFound, hookimpl
+from volplane import Absent, Done, InProgress, NotFound, Parameter, ParameterSchema, hookimpl
 from volplane_testing import MemoryBackend, MemoryStorage, Subject
 
 STORAGE = MemoryStorage()
@@ -98,6 +98,18 @@ class Exits(Good):
 
 def subject():
     return Subject(Good, capacity_bytes=1 << 20)
+
+
+class Deaf(Good):
+    options_schema = ParameterSchema(parameters=(Parameter(name="at", doc="Where.", default="here"),))
+
+    def __init__(self, options):
+        super().__init__(options)
+        self.reachable = options["at"] == "here"
+
+    @hookimpl
+    def find(self, request):
+        return super().find(request) if self.reachable else Absent()
 
 
 nothing = 7
@@ -199,6 +211,16 @@ def test_a_call_that_stops_or_ends_its_process_is_a_violation(run: Run, backend:
     assert "not judged: 1" in out  # in one line, so that the failure stays in sight
     assert "1 violated, " in out.splitlines()[-1]
     assert " not judged" in out.splitlines()[-1]
+
+
+def test_an_option_with_which_the_storage_cannot_be_reached_shows_what_is_swallowed(run: Run) -> None:
+    rule = ("--rule", "a-storage-out-of-reach-is-not-empty")
+    code, out, _ = run("checked_backends:Deaf", "--in-process", "--unreachable", "at=nowhere", *rule)
+    assert code == 1
+    assert "find answers Absent() while the storage cannot be reached: an error of the storage is swallowed" in out
+    code, out, _ = run("checked_backends:Deaf", "--in-process", *rule, "-v")
+    assert code == 0
+    assert "needs Subject.unreachable (--unreachable OPTION=VALUE) or Subject.outage" in out
 
 
 def test_a_module_whose_import_ends_the_process_is_one_line(run: Run, tmp_path: Path) -> None:

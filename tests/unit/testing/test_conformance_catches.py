@@ -13,16 +13,19 @@ from clocks import SteppedClock
 from unit.testing.planted import BUGS, INSPECT_BUGS, SECRET, SLOW_BUGS
 from unit.testing.planted_crashes import Disk
 from unit.testing.planted_groups import GROUP_BUGS
+from unit.testing.planted_lies import LIES
 from unit.testing.planted_snapshots import SNAPSHOT_BUGS
 from volplane import (
     Asset,
     VolumeSource,
 )
 from volplane_testing.conformance import RULES, Report, Rule, RuleStatus, Subject, run_rules
-from volplane_testing.conformance.rules import groups, inspecting, snapshots
+from volplane_testing.conformance.rules import concurrency, crashes, groups, inspecting, naming, snapshots
 from volplane_testing.memory import DRIVER, ZONE, MemoryBackend
 
 OF_ASSETS = [rule for rule in RULES if rule not in (*snapshots.RULES, *groups.RULES)]
+SLOW = (*crashes.RULES, *concurrency.RULES, *naming.RULES)
+WITHOUT_CRASHES = [rule for rule in OF_ASSETS if rule not in SLOW]
 
 
 def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> Subject:
@@ -39,6 +42,11 @@ def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> 
         assert made is not None
         return made.contents
 
+    def size_of(asset: Asset) -> int:
+        made = memory.by_handle(asset.handle)
+        assert made is not None
+        return made.capacity_bytes
+
     return Subject(
         lambda options: kind(options, storage=memory),
         other_parameters={"colour": "red"},
@@ -49,6 +57,8 @@ def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> 
         advance=clock.advance,
         now=clock,
         inspect=inspect,
+        outage=memory.outage,
+        size_of=size_of,
         fill=lambda asset: filled(asset).append("of the last claim"),
         is_empty=lambda asset: not filled(asset),
         crash_points=points,
@@ -97,6 +107,13 @@ def test_between_them_they_judge_every_rule() -> None:
 def test_a_planted_bug_breaks_the_rule_that_it_should_and_no_other(bug: type[MemoryBackend]) -> None:
     judged = report(bug, 48 if "crash" in BUGS[bug] else 4, OF_ASSETS)
     assert judged.violated == (BUGS[bug],), str(judged)
+    assert not judged.named(RuleStatus.BROKEN)
+
+
+@pytest.mark.parametrize("bug", LIES, ids=lambda bug: bug.__name__)
+def test_a_lie_breaks_the_rule_that_names_its_cause_and_no_other(bug: type[MemoryBackend]) -> None:
+    judged = report(bug, rules=WITHOUT_CRASHES)
+    assert judged.violated == (LIES[bug],), str(judged)
     assert not judged.named(RuleStatus.BROKEN)
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from volplane import Asset, DeleteRequest, DescribeRequest, Done, DriverInfo, InProgress, ProvisionRequest, hookimpl
-from volplane.errors import PluginError
+from volplane.errors import ConfigurationError, PluginError
 from volplane_testing.conformance import RULES, Rule, RuleResult, RuleStatus, Subject, judge, run_rules
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryStorage
@@ -117,6 +118,30 @@ def test_a_waiver_of_a_rule_that_cannot_be_waived_has_no_effect() -> None:
     assert judge(BY_NAME["provision-makes-an-asset"], subject(Wrong)).status is RuleStatus.KEPT
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"options": "root=/srv"}, "Subject.options: str must be a mapping of options"),
+        ({"parameters": {"replicas": 2}}, "Subject.parameters: {'replicas': 2} must be a mapping of texts"),
+        ({"nodes": ("node-1",)}, "Subject.nodes: ('node-1',) must be a tuple of NodeIdentity"),
+        ({"segments": {"zone": "a"}}, "Subject.segments: {'zone': 'a'} must be a tuple of mappings"),
+        ({"secrets": "hunter2"}, "Subject.secrets: str must be a tuple of texts"),
+        ({"inspect": {}}, "Subject.inspect: {} must be a function"),
+        ({"capacity_bytes": 0}, "Subject.capacity_bytes: 0 must be a whole number from 1 on"),
+        ({"patience": -1}, "Subject.patience: -1 must be more than 0 seconds, or None"),
+    ],
+)
+def test_a_subject_that_makes_no_sense_is_refused_by_the_name_of_its_field(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        Subject(MemoryBackend, **fields)
+    assert str(error.value).startswith(says)
+
+
+def test_a_subject_needs_a_factory() -> None:
+    with pytest.raises(ConfigurationError, match=r"Subject.factory: 'hostpath' must be the backend's class"):
+        Subject("hostpath")  # type: ignore[arg-type]
+
+
 def test_a_hook_that_hangs_is_a_violation_that_says_where() -> None:
     result = judge(BY_NAME["delete-removes-the-asset"], subject(Hangs, patience=0.5))
     assert result.status is RuleStatus.VIOLATED
@@ -129,7 +154,8 @@ def test_what_cannot_be_judged_is_not_judged() -> None:
     assert report.violated[0] == "provision-makes-an-asset"
     assert len(report.named(RuleStatus.NOT_JUDGED)) > 40
     assert "provision raised OutcomeUnknown: hook provision of backend" in str(report)
-    assert "it is Monday" in str(report)
+    place = f"line {BreaksAtOnce.provision.__code__.co_firstlineno + 2} of test_conformance_running.py"
+    assert f"raised RuntimeError ({place}): it is Monday" in str(report)
 
 
 def test_a_function_of_the_subject_that_fails_is_not_blamed_on_the_backend() -> None:

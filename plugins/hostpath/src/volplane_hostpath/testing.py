@@ -35,6 +35,16 @@ def subject(**options: Any) -> Iterator[Subject]:
         yield subject_below(Path(directory), **options)
 
 
+@contextmanager
+def _unmounted(root: Path) -> Iterator[None]:
+    """Take the root away while the block runs, as a disk that is not mounted."""
+    away = root.rename(root.with_name("away"))
+    try:
+        yield
+    finally:
+        away.rename(root)
+
+
 def subject_below(directory: Path, **options: Any) -> Subject:
     """Return the driver on a root in this empty directory, with a foreign directory beside it. options: of the driver.
 
@@ -58,6 +68,7 @@ def subject_below(directory: Path, **options: Any) -> Subject:
             VolumeSource(kind="hostPath", fields={"path": str(root)}),
         ),
         inspect=lambda: tree(root),
+        outage=lambda: _unmounted(root),
         fill=fill,
         is_empty=lambda asset: not list(_path_of(asset).iterdir()),
         real_crashes=True,

@@ -26,7 +26,18 @@ from volplane_testing.cli.check_cluster import (
     check_cluster,
     chosen_sections,
 )
-from volplane_testing.cli.subjects import Capacity, Chosen, Nodes, Options, Parameters, Segments, changes_of, options_of
+from volplane_testing.cli.subjects import (
+    Capacity,
+    Chosen,
+    Nodes,
+    Options,
+    Parameters,
+    Patience,
+    Segments,
+    Unreachable,
+    changes_of,
+    options_of,
+)
 from volplane_testing.conformance import RULES, Report, Rule, RuleResult, RuleStatus
 from volplane_testing.conformance.judging_apart import run_rules_apart
 from volplane_testing.qualification import Plan
@@ -47,15 +58,6 @@ ListRules = Annotated[
 ]
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="The storage is in memory: crash by exceptions, not by killing a process.")
-]
-Patience = Annotated[
-    float | None,
-    duration_option(
-        "--patience",
-        says="How long one call of a hook may take; default that of the subject, 60s. One that takes longer is a"
-        " violation, and the last.",
-        minimum=0.01,
-    ),
 ]
 ProgressPatience = Annotated[
     float | None,
@@ -84,6 +86,7 @@ def check(
     capacity: Capacity = None,
     segment: Segments = None,
     node: Nodes = None,
+    unreachable: Unreachable = None,
     rule: Rules = None,
     in_process: InProcess = False,
     patience: Patience = None,
@@ -112,10 +115,11 @@ def check(
     """
     console = Console()
     if cluster or print_rbac:
-        if rule or in_process or segment or node or patience is not None or progress_patience is not None:
+        given = (rule, in_process, segment, node, unreachable)
+        if any(given) or patience is not None or progress_patience is not None:
             raise typer.BadParameter(
-                "--rule, --in-process, --patience, --progress-patience, --segment and --node judge a backend: "
-                "leave --cluster out"
+                "--rule, --in-process, --patience, --progress-patience, --segment, --node and --unreachable judge a "
+                "backend: leave --cluster out"
             )
         plan = Plan(
             kubeconfig=kubeconfig,
@@ -140,14 +144,18 @@ def check(
         return
     if backend is None:
         raise typer.BadParameter("name the backend to judge, or --list", param_hint="BACKEND")
-    changes = changes_of(parameters=parameters, segment=segment, node=node, capacity=capacity)
+    changes = changes_of(
+        parameters=parameters,
+        segment=segment,
+        node=node,
+        capacity=capacity,
+        unreachable=unreachable,
+        patience=patience,
+    )
     if in_process:
         changes["real_crashes"] = False
-    changes |= {
-        name: value
-        for name, value in (("patience", patience), ("progress_patience", progress_patience))
-        if value is not None
-    }
+    if progress_patience is not None:
+        changes["progress_patience"] = progress_patience
     chosen = Chosen(backend, options_of(options), changes)
     if chosen.fake:
         console.note(f"{backend} is judged on its storage for tests, {chosen.fake}; --options name another")

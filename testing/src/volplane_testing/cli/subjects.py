@@ -15,6 +15,7 @@ import typer
 import yaml
 
 from volplane._messages import nearest, why_unusable
+from volplane.cli.framework.options import duration_option
 from volplane.drivers.discovery import IMPORT_DEADLINE, InstalledPlugins
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
 from volplane.kube import quantity
@@ -27,7 +28,18 @@ from volplane_testing.conformance.violations import HungCall
 GROUP: Final = "volplane.fakes"
 """Entry points: name of a backend -> the module that plays its storage, whose function `subject` gives a Subject."""
 
-__all__ = ["Capacity", "Chosen", "Nodes", "Options", "Parameters", "Segments", "changes_of", "options_of"]
+__all__ = [
+    "Capacity",
+    "Chosen",
+    "Nodes",
+    "Options",
+    "Parameters",
+    "Patience",
+    "Segments",
+    "Unreachable",
+    "changes_of",
+    "options_of",
+]
 
 Options = Annotated[
     list[str] | None,
@@ -45,6 +57,24 @@ Capacity = Annotated[
 Segments = Annotated[
     list[str] | None,
     typer.Option("--segment", metavar="K=V[,K=V]", help="A place in which assets can be made. Repeatable."),
+]
+Unreachable = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--unreachable",
+        metavar="OPTION=VALUE",
+        help="An option with which the storage cannot be reached, such as an endpoint at which nobody listens: no hook"
+        " may answer then as if nothing were there. Repeatable.",
+    ),
+]
+Patience = Annotated[
+    float | None,
+    duration_option(
+        "--patience",
+        says="How long one call of a hook may take, in real time; default that of the subject, 60s. One that takes"
+        " longer is a violation, and the last.",
+        minimum=0.01,
+    ),
 ]
 Nodes = Annotated[
     list[str] | None,
@@ -161,9 +191,15 @@ def changes_of(
     segment: list[str] | None = None,
     node: list[str] | None = None,
     capacity: str | None = None,
+    unreachable: list[str] | None = None,
+    patience: float | None = None,
 ) -> dict[str, Any]:
     """Fields of a `Subject` that were given. Raises ConfigurationError."""
     changes: dict[str, Any] = {}
+    if unreachable:
+        changes["unreachable"] = dict(_pair(text, "--unreachable") for text in unreachable)
+    if patience is not None:
+        changes["patience"] = patience
     if parameters:
         changes["parameters"] = dict(_pair(text, "--parameters") for text in parameters)
     if segment:

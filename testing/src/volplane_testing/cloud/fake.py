@@ -46,6 +46,7 @@ class FakeCloud(ABC):
         self.fault: Fault | None = None
         """Of the call that is being performed; `perform` heeds those of the kinds STALL and FAIL."""
         self._lock = threading.RLock()
+        self._down = False
 
     # --- what a cloud does --------------------------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class FakeCloud(ABC):
 
     def _answer(self, action: str, params: Mapping[str, Any], caller: str, fault: Fault | None) -> Reply:
         kind = fault.kind if fault is not None else None
-        if kind is FaultKind.CLOSE:
+        if self._down or kind is FaultKind.CLOSE:
             return Reply(closed=True)
         self.admit(action, params, caller)
         if fault is not None and kind is FaultKind.REFUSE:
@@ -113,6 +114,15 @@ class FakeCloud(ABC):
     def failing(self) -> Fault | None:
         """The fault by which the change of state that the current call starts fails; None if it succeeds."""
         return self.fault if self.fault is not None and self.fault.kind is FaultKind.FAIL else None
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Close every connection unread while the block runs."""
+        self._down = True
+        try:
+            yield
+        finally:
+            self._down = False
 
     # --- for tests ----------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from volplane.requests import (
     ProvisionRequest,
     SnapshotIdentity,
     SnapshotRequest,
+    StartRequest,
     VolumeIdentity,
 )
 from volplane.schemas import DriverInfo
@@ -329,7 +330,7 @@ class Bench:
         if self.supports("list_assets"):
             handles = [each.handle for each in self.entries(made.demand)]
             self.require(
-                handles == [made.asset.handle],
+                len(handles) == 1,  # that it is the handle of `provision` is a rule of its own
                 f"after {after} list_assets has {handles} for one claim, expected only {made.asset.handle}",
             )
 
@@ -352,6 +353,28 @@ class Bench:
             return
         changed = changes(before, self.picture())
         self.require(not changed, f"after {after} the storage is not what it was before the asset: {changed}")
+
+    # --- cutting off --------------------------------------------------------------------------------------------
+
+    def while_cut_off(self, check: Callable[[Instance], None]) -> None:
+        """Call `check` with an instance that cannot reach the storage: with one for each way that the subject has.
+
+        NotApplicable if it has none.
+        """
+        subject = self.subject
+        if subject.outage is None and not subject.unreachable:
+            raise NotApplicable("needs Subject.unreachable (--unreachable OPTION=VALUE) or Subject.outage")
+        if subject.outage is not None:
+            with subject.outage():
+                check(self.instance)
+        if subject.unreachable:
+            self._count += 1
+            options = {**subject.options, **subject.unreachable}
+            instance = Instance(replace(subject, options=options), self._count, self.calls)
+            # What it answers at `start` counts as little: a storage that goes away later is called by a started one.
+            with contextlib.suppress(BackendError, PluginError):
+                instance.once("start", StartRequest(context=self.instance.context()))
+            check(instance)
 
     # --- crashing -----------------------------------------------------------------------------------------------
 

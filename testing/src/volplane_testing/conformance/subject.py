@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from volplane.assets import Asset, Segment, VolumeSource
+from volplane.errors import ConfigurationError
 from volplane.requests import NodeIdentity
 
 __all__ = ["MakeSubject", "Subject", "opened"]
@@ -74,6 +75,8 @@ class Subject:
     """Write something into the asset, as a pod would."""
     is_empty: Callable[[Asset], bool] | None = None
     """Whether nothing of what was ever written into the asset can be read from it."""
+    size_of: Callable[[Asset], int] | None = None
+    """Bytes that the asset has, as the storage itself says."""
     use: Callable[[Asset], AbstractContextManager[object]] | None = None
     """Hold the asset in use (mounted, open) while the block runs."""
     attachments: Callable[[], Mapping[str, Collection[str]]] | None = None
@@ -82,6 +85,10 @@ class Subject:
     trouble: Callable[[Random], AbstractContextManager[object]] | None = None
     """Let the storage fail and dawdle while the block runs, as the random numbers say; only the simulation asks for
     it."""
+    unreachable: Mapping[str, object] = field(default_factory=dict, repr=False)
+    """Options with which the backend cannot reach the storage, such as an endpoint at which nobody listens."""
+    outage: Callable[[], AbstractContextManager[object]] | None = None
+    """Let the storage refuse every call while the block runs, also those of instances that have started."""
 
     real_crashes: bool = False
     """The storage is outside of this process (files, a server): crashes are those of a child process (fork), which is
@@ -95,6 +102,70 @@ class Subject:
     stops."""
     progress_patience: float = 600.0
     """Seconds that work may stay in progress, or ask to be called again later; those that `advance` is told of."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigurationError for a value of which no rule could make sense."""
+        for each in fields(self):
+            value, (good, must) = getattr(self, each.name), _VALUES.get(each.name, (_anything, ""))
+            if not good(value):
+                shown = repr(value) if each.repr else type(value).__name__
+                raise ConfigurationError(f"Subject.{each.name}: {shown} must be {must}")
+
+
+def _anything(_value: object) -> bool:
+    return True
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _holds_texts(value: object) -> bool:
+    return value is None or (isinstance(value, Mapping) and _tuple_of(str)((*value, *value.values())))
+
+
+def _is_function(value: object) -> bool:
+    return value is None or callable(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and value >= 1
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
+def _tuple_of(kind: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, tuple) and all(isinstance(each, kind) for each in value)
+
+
+_OPTIONS: Final = (_is_mapping, "a mapping of options, as in the configuration file")
+_PARAMETERS: Final = (_holds_texts, "a mapping of texts, since parameters of classes are strings")
+_FUNCTION: Final = (_is_function, "a function")
+_COUNT: Final = (_is_count, "a whole number from 1 on")
+_TEXTS: Final = (_tuple_of(str), "a tuple of texts")
+_VALUES: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
+    "factory": (callable, "the backend's class, or a function that makes an instance of options"),
+    **dict.fromkeys(("options", "unreachable"), _OPTIONS),
+    **dict.fromkeys(("driver_name", "cluster_id"), (_is_text, "a text")),
+    **dict.fromkeys(("parameters", "other_parameters", "snapshot_parameters", "mutable_parameters"), _PARAMETERS),
+    **dict.fromkeys(("capacity_bytes", "crash_points", "page_assets"), _COUNT),
+    "segments": (_tuple_of(Mapping), "a tuple of mappings, topology key to place"),
+    "nodes": (_tuple_of(NodeIdentity), "a tuple of NodeIdentity"),
+    "foreign_sources": (_tuple_of(VolumeSource), "a tuple of VolumeSource"),
+    **dict.fromkeys(("secrets", "storage_modules"), _TEXTS),
+    **dict.fromkeys(("now", "inspect", "fill", "is_empty", "size_of", "use"), _FUNCTION),
+    **dict.fromkeys(("attachments", "trouble", "outage"), _FUNCTION),
+    "advance": (callable, "a function"),
+    "patience": (lambda value: value is None or _is_duration(value), "more than 0 seconds, or None"),
+    "progress_patience": (_is_duration, "more than 0 seconds"),
+}
+"""Field -> what its value must be, and the words for that."""
 
 
 MakeSubject = Callable[[], Subject | AbstractContextManager[Subject]]

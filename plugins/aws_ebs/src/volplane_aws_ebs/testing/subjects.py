@@ -91,6 +91,7 @@ def subject(
             volume: [f"aws:///{zone}/{instance}" for instance in held] for volume, held in fake.attached().items()
         },
         trouble=lambda random: _trouble(fake, random, faults),
+        outage=fake.outage,
         storage_modules=("volplane_aws_ebs.testing",),
         crash_points=crash_points,
     )

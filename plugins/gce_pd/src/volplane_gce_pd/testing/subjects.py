@@ -129,6 +129,7 @@ def subject(
             for disk in fake.disks.values()
         },
         trouble=lambda random: _trouble(fake, random, faults),
+        outage=fake.outage,
         storage_modules=("volplane_gce_pd.testing", "volplane_testing.cloud"),
         crash_points=crash_points,
     )

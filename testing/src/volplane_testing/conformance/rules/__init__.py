@@ -9,6 +9,7 @@ from volplane._messages import nearest
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import Rule, rule
 from volplane_testing.conformance.rules import (
+    accidents,
     attaching,
     basics,
     concurrency,
@@ -19,6 +20,7 @@ from volplane_testing.conformance.rules import (
     inspecting,
     listing,
     naming,
+    outages,
     owning,
     provisioning,
     snapshots,
@@ -31,8 +33,10 @@ _PROMISES: Final = (
     *basics.RULES,
     *naming.RULES,
     *deleting.RULES,
+    *outages.RULES,
     *owning.RULES,
     *crashes.RULES,
+    *accidents.RULES,
     *concurrency.RULES,
     *listing.RULES,
     *inspecting.RULES,

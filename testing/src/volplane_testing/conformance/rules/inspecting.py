@@ -9,7 +9,10 @@ from volplane.requests import InspectRequest
 from volplane_testing.conformance.bench import Bench, Made
 from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
-from volplane_testing.conformance.rules.provisioning import provision_makes_an_asset
+from volplane_testing.conformance.rules.provisioning import (
+    provision_makes_an_asset,
+    the_listed_handle_is_the_provisioned_one,
+)
 from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES"]
@@ -103,7 +106,7 @@ def inspect_changes_nothing(bench: Bench) -> None:
         _look(bench, "no-such-handle")
 
 
-@rule("inspect", "attach", "detach", after=(inspect_shows_the_asset,))
+@rule("inspect", "attach", "detach", after=(inspect_shows_the_asset, the_listed_handle_is_the_provisioned_one))
 def inspect_shows_where_it_is_attached(bench: Bench) -> None:
     """`attached_to` of `inspect` is what `list_assets` has."""
     if not bench.supports("list_assets"):

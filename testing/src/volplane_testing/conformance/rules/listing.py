@@ -9,12 +9,16 @@ from typing import Any, Final
 
 from volplane.assets import AssetPage, ListedAsset, VolumeSource
 from volplane.errors import BackendError, ResourceExhausted
-from volplane.requests import CapacityRequest, ListRequest, OwnsRequest
-from volplane_testing.conformance.bench import Bench
+from volplane.requests import CapacityRequest, InspectRequest, ListRequest, OwnsRequest
+from volplane_testing.conformance.bench import Bench, Made
 from volplane_testing.conformance.instance import Instance, pages_of
 from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
-from volplane_testing.conformance.rules.provisioning import provision_makes_an_asset, require_nothing_made
+from volplane_testing.conformance.rules.provisioning import (
+    provision_makes_an_asset,
+    require_nothing_made,
+    the_listed_handle_is_the_provisioned_one,
+)
 from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES"]
@@ -81,29 +85,57 @@ def _one_entry(bench: Bench, handle: str) -> ListedAsset | None:
     return found[0] if found else None
 
 
+@rule(after=(delete_removes_the_asset, the_listed_handle_is_the_provisioned_one))
+def a_reported_size_is_real(bench: Bench) -> None:
+    """`provision` and `expand` report the size that the storage has made, also where it rounds: `list_assets`,
+    `inspect`, `find` and `Subject.size_of` know no other. Capacity of volumes and quotas are this number.
+    """
+    made = bench.make(bench.demand(capacity_bytes=bench.demand().capacity_bytes + 1_048_573))
+    _require_real(bench, made, "provision")
+    if bench.supports("expand"):
+        grown = bench.instance.expand(bench.expansion(made, made.asset.capacity_bytes * 2 + 1_048_573))
+        _require_real(bench, bench.made(made.demand, grown), "expand")
+
+
+def _require_real(bench: Bench, made: Made, hook: str) -> None:
+    bench.restart()
+    handle, known = made.asset.handle, dict[str, int | None]()
+    if bench.subject.size_of is not None:
+        known["the storage (Subject.size_of)"] = bench.subject.size_of(made.asset)
+    if bench.supports("list_assets") and (entry := _one_entry(bench, handle)) is not None:
+        known["list_assets"] = entry.capacity_bytes
+    if bench.supports("inspect"):
+        seen = bench.instance.patiently("inspect", InspectRequest(context=bench.instance.context(), handle=handle))
+        known |= {"inspect": seen.capacity_bytes} if isinstance(seen, ListedAsset) else {}
+    if bench.supports("find"):
+        found = bench.instance.find(bench.question(made.demand))
+        known |= {"find in the next process": found.capacity_bytes} if found is not None else {}
+    if not known:
+        raise NotApplicable("it has no list_assets, inspect or find, and Subject.size_of is missing")
+    for who, size in known.items():
+        bench.require(
+            size == made.asset.capacity_bytes,
+            f"{hook} reports {made.asset.capacity_bytes} bytes, and {who} says {size}: report what was made",
+        )
+
+
 @rule(
     "list_assets",
-    after=(delete_removes_the_asset,),
+    after=(delete_removes_the_asset, the_listed_handle_is_the_provisioned_one),
     sanity="ListVolumes check the presence of new volumes and absence of deleted ones in the volume list",
 )
 def list_shows_what_is_there(bench: Bench) -> None:
-    """A new asset is in `list_assets`, with its handle and size; a deleted one is not."""
+    """A new asset is in `list_assets`, with its handle; a deleted one is not."""
     made = bench.make()
-    entry = _one_entry(bench, made.asset.handle)
-    if entry is None:
-        bench.require(False, f"list_assets lacks {made.asset.handle}, which was just made")
-    else:
-        bench.require(
-            entry.capacity_bytes == made.asset.capacity_bytes,
-            f"list_assets says {entry.capacity_bytes} bytes, provision said {made.asset.capacity_bytes}",
-        )
+    there = _one_entry(bench, made.asset.handle)
+    bench.require(there is not None, f"list_assets lacks {made.asset.handle}, which was just made")
     bench.remove(made)
     bench.require(
         _one_entry(bench, made.asset.handle) is None, f"list_assets has {made.asset.handle} after its deletion"
     )
 
 
-@rule("list_assets", waivable=False, after=(provision_makes_an_asset,))
+@rule("list_assets", waivable=False, after=(the_listed_handle_is_the_provisioned_one,))
 def list_shows_the_marks(bench: Bench) -> None:
     """`list_assets` returns the marks of every asset as they were given: the leak check uses nothing else."""
     for generation in (1, 2):
@@ -235,6 +267,7 @@ RULES = (
     owns_nothing_foreign,
     owns_survives_any_source,
     owns_touches_nothing,
+    a_reported_size_is_real,
     list_shows_what_is_there,
     list_shows_the_marks,
     list_is_complete_over_pages,

@@ -9,21 +9,26 @@ from volplane.errors import AlreadyExists, BackendError
 from volplane.requests import AdoptRequest, ProvisionRequest, RecycleRequest
 from volplane_testing.conformance.bench import Bench, Made
 from volplane_testing.conformance.rule import rule
-from volplane_testing.conformance.rules.provisioning import provision_again_gives_the_same_asset
+from volplane_testing.conformance.rules.provisioning import (
+    provision_again_gives_the_same_asset,
+    the_listed_handle_is_the_provisioned_one,
+)
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "of_another_claim", "of_another_cluster"]
 
 _OTHER_UID = "00000000-0000-4000-8000-000000000000"
 _OTHER_CLUSTER = "another-cluster"
 
 
-def _of_another_claim(demand: ProvisionRequest) -> ProvisionRequest:
+def of_another_claim(demand: ProvisionRequest) -> ProvisionRequest:
+    """The same demand of another claim."""
     return replace(
         demand, owner=replace(demand.owner, claim_uid=_OTHER_UID), claim=replace(demand.claim, uid=_OTHER_UID)
     )
 
 
-def _of_another_cluster(demand: ProvisionRequest) -> ProvisionRequest:
+def of_another_cluster(demand: ProvisionRequest) -> ProvisionRequest:
+    """The same demand of another cluster."""
     return replace(
         demand,
         owner=replace(demand.owner, cluster_id=_OTHER_CLUSTER),
@@ -44,14 +49,14 @@ def _require_not_handed_over(bench: Bench, made: Made, other: ProvisionRequest, 
 def another_claim_does_not_get_the_asset(bench: Bench) -> None:
     """A demand with the same name but of another claim gets an error or an asset of its own, never this one."""
     made = bench.make()
-    _require_not_handed_over(bench, made, _of_another_claim(made.demand), "another claim")
+    _require_not_handed_over(bench, made, of_another_claim(made.demand), "another claim")
 
 
 @rule("provision", waivable=False, after=(provision_again_gives_the_same_asset,))
 def another_cluster_does_not_get_the_asset(bench: Bench) -> None:
     """A cluster that was restored from another's backup has the same claims; it does not get the other's assets."""
     made = bench.make()
-    _require_not_handed_over(bench, made, _of_another_cluster(made.demand), "another cluster")
+    _require_not_handed_over(bench, made, of_another_cluster(made.demand), "another cluster")
 
 
 @rule("find", waivable=False, after=(provision_again_gives_the_same_asset,))
@@ -59,8 +64,8 @@ def find_does_not_show_the_assets_of_others(bench: Bench) -> None:
     """`find` for another claim, cluster or generation is `Absent`, or an error; it never returns this asset."""
     made = bench.make()
     strangers = {
-        "another claim": _of_another_claim(made.demand),
-        "another cluster": _of_another_cluster(made.demand),
+        "another claim": of_another_claim(made.demand),
+        "another cluster": of_another_cluster(made.demand),
         "another generation": bench.generation(made.demand, 2),
     }
     for who, demand in strangers.items():
@@ -77,7 +82,7 @@ def find_does_not_show_the_assets_of_others(bench: Bench) -> None:
 def delete_refuses_the_asset_of_another_claim(bench: Bench) -> None:
     """`delete` of an asset that carries another claim's marks is `AlreadyExists`, and the asset stays."""
     made = bench.make()
-    other = bench.deletion(made, owner=_of_another_claim(made.demand).owner)
+    other = bench.deletion(made, owner=of_another_claim(made.demand).owner)
     bench.require_refused("delete", other, AlreadyExists, why="the asset is marked as another claim's", retry=True)
     bench.require_intact(made, "an attempt to delete it for another claim")
 
@@ -86,7 +91,7 @@ def delete_refuses_the_asset_of_another_claim(bench: Bench) -> None:
 def delete_refuses_the_asset_of_another_cluster(bench: Bench) -> None:
     """`delete` by another cluster is refused, and the asset stays: two clusters may share a storage."""
     made = bench.make()
-    other = _of_another_cluster(made.demand)
+    other = of_another_cluster(made.demand)
     request = replace(bench.deletion(made, owner=other.owner), context=other.context)
     bench.require_refused("delete", request, BackendError, why="the asset is marked as another cluster's", retry=True)
     bench.require_intact(made, "an attempt of another cluster to delete it")
@@ -105,7 +110,7 @@ def delete_refuses_a_marked_asset_behind_a_static_volume(bench: Bench) -> None:
 def expand_refuses_the_asset_of_another_claim(bench: Bench) -> None:
     """`expand` for another claim is refused, and the asset stays as it is."""
     made = bench.make()
-    other = _of_another_claim(made.demand).owner
+    other = of_another_claim(made.demand).owner
     request = bench.expansion(made, made.asset.capacity_bytes * 2, owner=other)
     bench.require_refused("expand", request, BackendError, why="the asset is marked as another claim's", retry=True)
     bench.require_intact(made, "an attempt to expand it for another claim")
@@ -115,7 +120,7 @@ def expand_refuses_the_asset_of_another_claim(bench: Bench) -> None:
 def recycle_refuses_the_asset_of_another_claim(bench: Bench) -> None:
     """`recycle` for another claim is refused: erasing is as final as deleting."""
     made = bench.make()
-    volume = made.volume(owner=_of_another_claim(made.demand).owner)
+    volume = made.volume(owner=of_another_claim(made.demand).owner)
     request = RecycleRequest(context=bench.instance.context(), volume=volume)
     bench.require_refused("recycle", request, BackendError, why="the asset is marked as another claim's", retry=True)
 
@@ -126,7 +131,7 @@ def _adoption(bench: Bench, made: Made, former: Ownership) -> AdoptRequest:
     return AdoptRequest(context=bench.instance.context(), volume=made.volume(owner=owner), former=former)
 
 
-@rule("adopt", waivable=False, after=(provision_again_gives_the_same_asset,))
+@rule("adopt", waivable=False, after=(provision_again_gives_the_same_asset, the_listed_handle_is_the_provisioned_one))
 def adopt_replaces_the_marks_of_the_former_cluster(bench: Bench) -> None:
     """After `adopt`, twice, the asset is this cluster's and no longer the former one's: found, listed, deleted as
     such.
@@ -153,7 +158,7 @@ def adopt_refuses_what_is_not_the_former_owners(bench: Bench) -> None:
     is.
     """
     made = bench.make()
-    stranger = _of_another_claim(made.demand).owner
+    stranger = of_another_claim(made.demand).owner
     former = replace(stranger, cluster_id=_OTHER_CLUSTER)
     request = AdoptRequest(context=bench.instance.context(), volume=made.volume(owner=stranger), former=former)
     bench.require_refused("adopt", request, AlreadyExists, why="the asset is marked as another claim's", retry=True)

@@ -20,7 +20,13 @@ from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.rule import rule
 from volplane_testing.conformance.violations import NotApplicable
 
-__all__ = ["RULES", "provision_again_gives_the_same_asset", "provision_makes_an_asset", "require_nothing_made"]
+__all__ = [
+    "RULES",
+    "provision_again_gives_the_same_asset",
+    "provision_makes_an_asset",
+    "require_nothing_made",
+    "the_listed_handle_is_the_provisioned_one",
+]
 
 _SOURCES: Final = frozenset(
     {
@@ -87,6 +93,20 @@ def provision_makes_an_asset(bench: Bench) -> None:
     unknown = keys - set(bench.info.topology_keys)
     bench.require(
         not unknown, f"node_affinity has keys that describe does not name in topology_keys: {sorted(unknown)}"
+    )
+
+
+@rule("list_assets", waivable=False, after=(provision_makes_an_asset,))
+def the_listed_handle_is_the_provisioned_one(bench: Bench) -> None:
+    """`list_assets` calls an asset by the handle that `provision` gave it: under another one the leak check takes it
+    for an orphan, and its volume for a ghost.
+    """
+    made = bench.make()
+    handles = [each.handle for each in bench.entries(made.demand)]
+    bench.require(
+        not handles or made.asset.handle in handles,
+        f"list_assets calls the asset of this claim {', '.join(map(repr, handles))}, "
+        f"and provision has called it {made.asset.handle!r}",
     )
 
 
@@ -244,6 +264,7 @@ def a_size_out_of_range_is_said_to_be(bench: Bench) -> None:
 
 RULES = (
     provision_makes_an_asset,
+    the_listed_handle_is_the_provisioned_one,
     provision_again_gives_the_same_asset,
     every_claim_gets_its_own_asset,
     another_size_is_refused,
