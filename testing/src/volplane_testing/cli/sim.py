@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,17 @@ import typer
 
 from volplane._messages import nearest
 from volplane.cli.framework.console import Console
-from volplane_testing.cli.subjects import Capacity, Chosen, Options, Parameters, Segments, changes_of, options_of
+from volplane_testing.cli.subjects import (
+    Capacity,
+    Chosen,
+    Options,
+    Parameters,
+    Patience,
+    Segments,
+    Unreachable,
+    changes_of,
+    options_of,
+)
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject
 from volplane_testing.simulation.chance import is_mark
@@ -48,7 +59,8 @@ Backends = Annotated[
     ),
 ]
 Seeds = Annotated[
-    str, typer.Option("--seeds", "-s", metavar="A:B", help="From A up to, but without B; or one number: that seed.")
+    str,
+    typer.Option("--seeds", "-s", metavar="A:B", help="From A up to, but without B; N is 0:N, and one seed is N:N+1."),
 ]
 Scenario = Annotated[
     str, typer.Option("--scenario", metavar="NAME", help=f"any, or one of {', '.join(sorted(SCENARIOS))}.")
@@ -123,6 +135,8 @@ def sim(
     parameters: Parameters = None,
     capacity: Capacity = None,
     segment: Segments = None,
+    unreachable: Unreachable = None,
+    patience: Patience = None,
     seeds: Seeds = "0:200",
     scenario: Scenario = "any",
     only: Only = None,
@@ -142,10 +156,15 @@ def sim(
     if scenario != "any" and scenario not in SCENARIOS:
         raise typer.BadParameter(f"--scenario {scenario!r} is none{nearest(scenario, ('any', *sorted(SCENARIOS)))}")
     if (trace or only is not None) and len(chosen) != 1:
-        option = "--trace" if trace else "--only"
-        raise typer.BadParameter(f"{option} is about one seed, and --seeds {seeds} names {len(chosen)}")
+        option, last = "--trace" if trace else "--only", chosen[-1]
+        raise typer.BadParameter(
+            f"{option} is about one seed, and --seeds {seeds} names {len(chosen)}; the last is {last}:{last + 1}"
+        )
     whole = trace or only is not None
-    backends = _backends(backend or [], options, changes_of(parameters=parameters, segment=segment, capacity=capacity))
+    changes = changes_of(
+        parameters=parameters, segment=segment, capacity=capacity, unreachable=unreachable, patience=patience
+    )
+    backends = _backends(backend or [], options, changes)
     # One storage that serves all seeds serves one at a time.
     most = 1 if any(isinstance(_subject(each), Subject) for each in backends) else len(chosen)
     job = _Job(backends, scenario, _items(only), 0 if whole else shrink, traced=whole)
@@ -161,15 +180,18 @@ def _backends(names: list[str], options: list[str] | None, changes: dict[str, An
         raise typer.BadParameter(f"--backend: {len(names)} are given, and there is room for {len(ROLES)}")
     if (options or changes) and len(names) != 1:
         given = "no --backend is given" if not names else f"--backend is given {len(names)} times"
-        raise typer.BadParameter(f"--options, --parameters, --capacity and --segment are of one backend, and {given}")
+        raise typer.BadParameter(
+            "--options, --parameters, --capacity, --segment, --unreachable and --patience are of one backend, and "
+            f"{given}"
+        )
     return tuple(Chosen(name, options_of(options), changes) for name in names)
 
 
 def _seeds(text: str) -> range:
     low, colon, high = text.partition(":")
     if not re.fullmatch("[0-9]{1,18}", low) or (colon and not re.fullmatch("[0-9]{1,18}", high)):
-        raise typer.BadParameter(f"--seeds {text!r} must be A:B or one number, such as 0:200 or 17")
-    first, last = int(low), int(high) if colon else int(low) + 1
+        raise typer.BadParameter(f"--seeds {text!r} must be A:B or one number, such as 0:200 or 200")
+    first, last = (int(low), int(high)) if colon else (0, int(low))
     if last <= first:
         raise typer.BadParameter(f"--seeds {text}: there is no seed from {first} up to, but without {last}")
     return range(first, last)
@@ -191,12 +213,17 @@ def _items(text: str | None) -> tuple[str, ...] | None:
 def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *, coverage: bool) -> int:
     """Describe how many seeds failed."""
     finished, counted, failed, slowest, spent = 0, Coverage(backends=bool(job.backends)), [], 0.0, 0.0
+    real, calls, missing = 0.0, Counter[tuple[str, str]](), dict[str, tuple[str, ...]]()
     with _quiet(), _reports(job, seeds, jobs) as reports, console.progress("seeds", len(seeds)) as bar:
         for report in reports:
             finished += 1
             counted.add(report.happened)
             spent += report.cpu_seconds
-            slowest = max(slowest, report.cpu_seconds)
+            real += report.real_seconds
+            slowest = max(slowest, report.real_seconds)
+            for role, judged in report.judged.items():
+                calls.update({(role, hook): times for hook, times in judged.calls.items()})
+                missing[role] = judged.missing
             if report.violation is not None:
                 failed.append(report)
             bar.advance(detail=f"{len(failed)} failed" if failed else "")
@@ -209,8 +236,9 @@ def _run(console: Console, job: _Job, seeds: range, jobs: int, failures: int, *,
             console.line(line)
     if coverage:
         _show_coverage(console, counted, finished)
-    figures = f"{spent / finished:.3f} s of CPU a seed, {slowest:.2f} s at most"
+    figures = f"{real / finished:.3f} s a seed ({spent / finished:.3f} s of CPU), {slowest:.2f} s at most"
     console.line(f"{finished} {'seed' if finished == 1 else 'seeds'}, {len(failed)} failed; {figures}")
+    _show_judged(console, job, calls, missing)
     if finished < len(seeds):
         console.note(f"ended after {len(failed)} failures: {len(seeds) - finished} seeds were not run")
     return len(failed)
@@ -303,7 +331,8 @@ def _show_failure(console: Console, report: SeedReport, job: _Job) -> None:
         console.note(f"      {line}")
     if report.left_out:
         console.line(f"      {report.left_out} of {report.left_out + len(report.kept)} actions and faults are left out")
-    words = ["volplane", "sim", *_about(job.backends), "--seeds", str(report.seed), "--scenario", job.scenario]
+    seeds = f"{report.seed}:{report.seed + 1}"
+    words = ["volplane", "sim", *_about(job.backends), "--seeds", seeds, "--scenario", job.scenario]
     words += ["--only", ",".join(report.kept)]
     console.line(f"      replay: {shlex.join(words)}")
     console.line()
@@ -319,8 +348,28 @@ def _about(backends: tuple[Chosen, ...]) -> Iterator[str]:
             yield from ("--parameters", f"{key}={value}")
         for place in chosen.changes.get("segments", ()):
             yield from ("--segment", ",".join(f"{key}={value}" for key, value in place.items()))
+        for key, value in chosen.changes.get("unreachable", {}).items():
+            yield from ("--unreachable", f"{key}={value}")
+        if "patience" in chosen.changes:
+            yield from ("--patience", f"{chosen.changes['patience']:g}s")
         if "capacity_bytes" in chosen.changes:
             yield from ("--capacity", str(chosen.changes["capacity_bytes"]))
+
+
+def _show_judged(
+    console: Console, job: _Job, calls: Counter[tuple[str, str]], missing: Mapping[str, Sequence[str]]
+) -> None:
+    """Say what the seeds have judged of each backend, and what not."""
+    if not job.backends:
+        console.note("judged: the controllers, on simulated storages; with --backend also a backend")
+    for role, chosen in zip(ROLES, job.backends, strict=False):
+        hooks = sorted((hook, times) for (of, hook), times in calls.items() if of == role)
+        told = ", ".join(f"{hook} ({times})" for hook, times in hooks if times)
+        console.note(f"judged: {chosen.backend}, by calls of {told or 'no hook'}")
+        if missed := [hook for hook, times in hooks if not times]:
+            console.note(f"not judged: {', '.join(missed)}: never called; `volplane check` calls every hook")
+        for what in missing.get(role, ()):
+            console.note(f"not judged: {what}")
 
 
 def _show_coverage(console: Console, counted: Coverage, seeds: int) -> None:

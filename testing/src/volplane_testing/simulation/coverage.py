@@ -106,7 +106,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 """By where it comes from. `Trace.happened` counts each as `where: what`."""
 
 
-WITH_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {"hook": ("crash inside",)}
+WITH_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {"hook": ("crash inside", "storage out of reach")}
 """Kinds that need external backends."""
 
 

@@ -5,33 +5,58 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Final
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, NoReturn, TypeVar
 
 from volplane.assets import AccessMode, Asset, ListedAsset, Ownership, VolumeMode
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver, Extension
 from volplane.drivers.loading import build_driver
-from volplane.errors import BackendError, ConfigurationError, PluginError
-from volplane.requests import DeleteRequest, DetachRequest, ProvisionRequest, VolumeIdentity
+from volplane.errors import BackendError, ConfigurationError, PluginError, Unavailable
+from volplane.requests import (
+    Context,
+    DeleteRequest,
+    DetachRequest,
+    HookRequest,
+    ProvisionRequest,
+    StartRequest,
+    VolumeIdentity,
+)
 from volplane_testing.conformance import Subject, Violation
 from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
-from volplane_testing.conformance.instance import Instance, Kept
+from volplane_testing.conformance.instance import Instance, Kept, shown
+from volplane_testing.conformance.outage import NEEDS_NO_STORAGE, answers_nothing
 from volplane_testing.conformance.picture import LEAVES_NOTHING, changes, picture_at_rest
 from volplane_testing.simulation.attached_storage import AttachedStorage
 from volplane_testing.simulation.backends import ZONE
 from volplane_testing.simulation.disks import source_key
+from volplane_testing.simulation.real_time import IN_TIME, call_timed
 from volplane_testing.simulation.run_context import CLUSTER_ID, RunContext
 
-__all__ = ["ExternalBackend", "labels_of_nodes"]
+__all__ = ["ExternalBackend", "Judged", "labels_of_nodes"]
+
+R = TypeVar("R")
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 PATIENCE: Final = 30.0
 """Real seconds a hook may take in a child process that is to die."""
 MOST_LINES: Final = 200
 """How far into a hook a crash happens at most, in lines of the backend's own code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a run has judged of a backend. calls: hook that it has -> how often it was called. missing: what could not
+    be judged, and which field of the subject that needs.
+    """
+
+    calls: Mapping[str, int]
+    missing: tuple[str, ...]
 
 
 class ExternalBackend:
@@ -52,6 +77,9 @@ class ExternalBackend:
         self._now = asyncio.get_running_loop().time()
         self._built = self.build(())
         self.info = self._built.view.info
+        self._patience = subject.patience
+        self.calls: Counter[str] = Counter(dict.fromkeys(self._built.view.hooks - {"describe", "stop"}, 0))
+        """Hook that it has -> how often it was called."""
         self._own = OwnCode(self._kept.instance, subject.storage_modules, spare=not subject.real_crashes)
         self._check_modes()
         self._before = self._first_picture()
@@ -97,6 +125,41 @@ class ExternalBackend:
 
     # --- calls --------------------------------------------------------------------------------------------------
 
+    def call(self, driver: Driver, request: HookRequest[R]) -> R:
+        """Call a hook, and count it and its real time."""
+        self.calls[request.hook] += 1
+
+        def late(seconds: float, where: str) -> None:
+            self._run_context.violations.report(
+                IN_TIME,
+                f"{request.hook} of {self.role} took {seconds:.1f} s of real time, and its patience is "
+                f"{self._patience:g} s{where}",
+            )
+
+        return call_timed(lambda: driver.call(request), self._patience, late)
+
+    def cuts_off(self, hook: str) -> bool:
+        """Tell whether a call of the hook can be made while the storage cannot be reached."""
+        return hook not in NEEDS_NO_STORAGE and bool(self.subject.unreachable or self.subject.outage)
+
+    def call_cut_off(self, driver: Driver, request: HookRequest[Any]) -> NoReturn:
+        """Call a hook while the storage cannot be reached; it must not answer as if nothing were there."""
+        with self.subject.outage() if self.subject.outage is not None else nullcontext():
+            result = self.call(driver if self.subject.outage is not None else self._unreachable, request)
+        if answers_nothing(result):
+            self._run_context.violations.report(
+                "an-outage-is-an-error",
+                f"{request.hook} of {self.role} answers {shown(result)} while its storage cannot be reached",
+            )
+        raise Unavailable("the storage cannot be reached")
+
+    @cached_property
+    def _unreachable(self) -> Driver:
+        driver = build_driver(self.role, self._plugin, {**self.subject.options, **self.subject.unreachable})
+        with suppress(BackendError):
+            driver.call(StartRequest(context=Context(driver=self.role, cluster_id=CLUSTER_ID)))
+        return driver
+
     def crash_inside(self, name: str, call: Callable[[], object]) -> None:
         """Run the call and crash at one of the lines of the backend's own code, or after the last.
 
@@ -115,6 +178,14 @@ class ExternalBackend:
             self.subject.advance(now - self._now)
         self._now = now
         self.attached.look()
+
+    def judged(self) -> Judged:
+        """Return what was judged so far."""
+        missing = {
+            "what list_assets does not show (Subject.inspect)": self.subject.inspect is None,
+            "a storage that cannot be reached (Subject.unreachable or Subject.outage)": not self.cuts_off("find"),
+        }
+        return Judged(dict(self.calls), tuple(what for what, lacks in missing.items() if lacks))
 
     # --- what it did --------------------------------------------------------------------------------------------
 

@@ -180,7 +180,10 @@ class FaultInjector:
             self._trace.happened["hook: crash inside"] += 1
             external.crash_inside(name, lambda: driver.call(request))
             raise OutcomeUnknown("the process is dead")
-        return driver.call(request)
+        if external.cuts_off(request.hook) and self._chance.strikes(f"{name} out of reach", self._faults.errors):
+            self._trace.strike("hook: storage out of reach", f"{name}: the storage cannot be reached")
+            external.call_cut_off(driver, request)
+        return external.call(driver, request)
 
     def _take_effect_later(self, driver: Driver, request: HookRequest[Any], goes_on: float) -> NoReturn:
         """Stop the thread after its last check of the lease. The hook takes effect once the thread goes on."""

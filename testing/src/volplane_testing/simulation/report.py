@@ -9,6 +9,8 @@ from functools import partial
 
 from volplane_testing.conformance import Subject
 from volplane_testing.conformance.subject import MakeSubject
+from volplane_testing.simulation.external_backends import Judged
+from volplane_testing.simulation.real_time import IN_TIME
 from volplane_testing.simulation.run import Trial, TrialResult, simulate
 from volplane_testing.simulation.schedule import generate
 from volplane_testing.simulation.shrink import MOST_TRIALS, shrink
@@ -36,6 +38,10 @@ class SeedReport:
     virtual_seconds: float
     cpu_seconds: float
     """Of the whole run."""
+    real_seconds: float
+    """Of the whole run: more than CPU where hooks wait."""
+    judged: Mapping[str, Judged]
+    """Of the whole run, by driver of a backend under test."""
 
     @property
     def passed(self) -> bool:
@@ -73,11 +79,12 @@ def judge_seed(
 
     traced: give the trace of a run that went well too. Raises KeyError for a scenario that there is not.
     """
-    begun = time.process_time()
+    begun, real = time.process_time(), time.monotonic()
     whole = run(trial_of(seed, scenario, only))
-    spent = time.process_time() - begun
+    spent, waited = time.process_time() - begun, time.monotonic() - real
     shortest = whole
-    if whole.violation is not None and trials > 0:
+    # Each run of one that ends by its real time would take that again.
+    if whole.violation is not None and whole.violation.invariant != IN_TIME and trials > 0:
         shortest = shrink(whole, trials=trials, run=run)
     shown = traced or shortest.violation is not None
     kept = (*map(str, shortest.done), *shortest.fired)
@@ -91,6 +98,8 @@ def judge_seed(
         happened=dict(whole.trace.happened),
         virtual_seconds=whole.seconds,
         cpu_seconds=spent,
+        real_seconds=waited,
+        judged=whole.judged,
     )
 
 

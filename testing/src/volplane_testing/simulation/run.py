@@ -22,6 +22,7 @@ from volplane_testing.simulation.attached_storage import Machines
 from volplane_testing.simulation.attaching_nodes import AttachingNodes, SimulatedMachines, node_body
 from volplane_testing.simulation.changes import Changes
 from volplane_testing.simulation.election import RENEWAL, Election, Stops
+from volplane_testing.simulation.external_backends import Judged
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.installations import SecondInstallation
 from volplane_testing.simulation.interruptions import Interruptions
@@ -82,6 +83,8 @@ class TrialResult:
     fired: tuple[str, ...]
     seconds: float
     """Virtual."""
+    judged: Mapping[str, Judged]
+    """By driver of a backend under test."""
 
 
 def simulate(trial: Trial, backends: Sequence[Subject | MakeSubject] = ()) -> TrialResult:
@@ -201,6 +204,7 @@ class _Simulation:
             done=tuple(action.number for action in self._actions),
             fired=tuple(self._chance.fired),
             seconds=self._loop.time(),
+            judged={role: external.judged() for role, external in self._storages.externals.items()},
         )
 
     def clean_up(self, shared: Sequence[bool]) -> None:
