@@ -209,8 +209,10 @@ Entry = tuple[int, str, str]
 Modes = tuple[str, ...]
 Rank = tuple[int, str, str]
 """(minus the request in nanos, creation timestamp, key): the order in which waiting claims are queued again."""
-_Queue = tuple[Place, tuple[str, str] | Literal[""]]
-"""(place, needed label) of waiting claims."""
+_Label = tuple[str, str | None] | Literal[""]
+"""A label with any value or with this one; "": no label in particular."""
+_Group = tuple[Place, _Label]
+"""(place, label) of free volumes that have it, or of waiting claims that need it."""
 _Shape = tuple[Modes, bytes]
 """(access modes, selector in JSON) of a demand."""
 
@@ -242,12 +244,12 @@ def _remove(table: dict[G, dict[S, SortedList[E]]], group: G, shape: S, entry: E
 
 @dataclass(slots=True)
 class FreeVolumes:
-    """The volumes that may be bound, by place and access modes, ordered by size, and those reserved for a claim.
+    """The volumes that may be bound, by place, label and access modes, ordered by size, and those reserved for a claim.
 
     `hold` withdraws a volume between the decision to bind it and the answer to that write.
     """
 
-    _candidates: dict[Place, dict[Modes, SortedList[Entry]]] = field(default_factory=dict)
+    _candidates: dict[_Group, dict[Modes, SortedList[Entry]]] = field(default_factory=dict)
     _volumes: dict[str, tuple[Volume, Place, Modes, Entry]] = field(default_factory=dict)
     _reserved: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     _coming: dict[str, Volume] = field(default_factory=dict)
@@ -273,13 +275,15 @@ class FreeVolumes:
             return False
         held = new.spec.access_modes or ()
         place, modes, entry = place_of(new), tuple(mode for mode in MODE_ORDER if mode in held), _entry_of(new)
-        _insert(self._candidates, place, modes, entry)
+        for label in _labels_of(new):
+            _insert(self._candidates, (place, label), modes, entry)
         self._volumes[new.name] = (new, place, modes, entry)
         return before is None or before[1:] != (place, modes, entry) or before[0].metadata.labels != new.metadata.labels
 
     def _remove(self, volume: Volume, known: tuple[Volume, Place, Modes, Entry] | None) -> None:
         if known is not None:
-            _remove(self._candidates, *known[1:])
+            for label in _labels_of(known[0]):
+                _remove(self._candidates, (known[1], label), *known[2:])
         self._coming.pop(volume.name, None)
         if (reference := volume.spec.claim_ref) is not None:
             self._reserved[reference.key].discard(volume.name)
@@ -297,7 +301,8 @@ class FreeVolumes:
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
         """Return the smallest free volume that fits, with the fewest access modes. Skips those held by others."""
-        candidates = self._candidates.get(demand.place)
+        groups = [self._candidates.get((demand.place, label), {}) for label in _needed_by(demand.selector)]
+        candidates = min(groups, key=lambda group: sum(map(len, group.values())))
         if not candidates or demand.has_source:
             return None
         held_by_others = {name for key, name in self._held.items() if key != claim_key}
@@ -329,7 +334,7 @@ class FreeVolumes:
 
     def candidates(self, place: Place, limit: int) -> list[Volume]:
         """Return up to `limit` free volumes of a place, for explanations."""
-        entries = chain.from_iterable(self._candidates.get(place, {}).values())
+        entries = chain.from_iterable(self._candidates.get((place, ""), {}).values())
         return [self._volumes[name][0] for _, _, name in islice(entries, limit)]
 
 
@@ -344,7 +349,7 @@ class WaitingClaims:
 
     claims: dict[str, tuple[Demand, Rank]] = field(default_factory=dict)
     """By key, each with its demand and place in its queue."""
-    _queues: dict[_Queue, dict[_Shape, SortedList[Rank]]] = field(default_factory=dict)
+    _queues: dict[_Group, dict[_Shape, SortedList[Rank]]] = field(default_factory=dict)
     """Waiting claims that were not woken, by place, needed label and shape."""
     _offers: dict[str, set[str]] = field(default_factory=dict)
 
@@ -370,8 +375,7 @@ class WaitingClaims:
         """Wake the claim with the largest request that the volume satisfies, but for `passed_over`. Return its key."""
         place, least = place_of(volume), (-capacity_of(volume), "", "")
         first: Rank | None = None
-        labels: list[tuple[str, str] | Literal[""]] = ["", *(volume.metadata.labels or {}).items()]
-        for label in labels:
+        for label in _labels_of(volume):
             for queue in self._queues.get((place, label), {}).values():
                 head = queue[0]
                 # Tenants may write a queue a claim: no more is asked of one than can change the answer.
@@ -399,11 +403,30 @@ class WaitingClaims:
         return offers
 
 
-def _queue_of(demand: Demand) -> tuple[_Queue, _Shape]:
-    """Return the queue of a demand, by a label that its selector needs ("" = none); equal if only the size differs."""
-    if (selector := demand.selector) is None:
-        return (demand.place, ""), (tuple(sorted(demand.access_modes)), b"null")
-    needs = (each for each in selector.match_expressions or () if each.operator == "In" and len(each.values or ()) == 1)
-    labels = {each.key: value for each in needs for value in each.values or ()} | (selector.match_labels or {})
-    shape = tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")
-    return (demand.place, min(labels.items()) if labels else ""), shape
+def _labels_of(volume: Volume) -> list[_Label]:
+    """Return the labels by which a volume is found."""
+    labels = volume.metadata.labels
+    return ["", *labels.items(), *((key, None) for key in labels)] if labels else [""]
+
+
+def _needed_by(selector: LabelSelector | None) -> list[_Label]:
+    """Return labels of which a volume has each one if the selector matches it; those with a value come first."""
+    if selector is None:
+        return [""]
+    needs = selector.match_expressions or ()
+    one = {
+        each.key: value
+        for each in needs
+        if each.operator == "In" and len(each.values or ()) == 1
+        for value in each.values or ()
+    }
+    exact = one | (selector.match_labels or {})
+    present = {each.key for each in needs if each.operator in {"In", "Exists"}} - exact.keys()
+    return [*sorted(exact.items()), *((key, None) for key in sorted(present))] or [""]
+
+
+def _queue_of(demand: Demand) -> tuple[_Group, _Shape]:
+    """Return the queue of a demand; equal if only the size differs."""
+    modes = tuple(sorted(demand.access_modes))
+    label, *_ = _needed_by(demand.selector)
+    return (demand.place, label), (modes, msgspec.json.encode(demand.selector, order="sorted"))

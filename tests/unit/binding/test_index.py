@@ -115,6 +115,25 @@ def test_finding_a_volume_does_not_look_at_the_others(monkeypatch: pytest.Monkey
     assert looks == ["v04999"]
 
 
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {"matchLabels": {"id": "none"}},
+        {"matchLabels": {"zone": "a", "id": "none"}},
+        {"matchExpressions": [{"key": "id", "operator": "In", "values": ["none"]}]},
+        {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["a", "b"]}]},
+        {"matchExpressions": [{"key": "disk", "operator": "Exists"}]},
+    ],
+)
+def test_no_volume_is_looked_at_that_lacks_a_label_which_the_selector_needs(
+    monkeypatch: pytest.MonkeyPatch, selector: dict[str, Any]
+) -> None:
+    free = offered(*(volume(f"v{n}", labels={"zone": "a", "id": f"{n}"}) for n in range(2_000)))
+    looks = counted(monkeypatch)
+    assert best(free, selector=selector) is None
+    assert looks == []
+
+
 def test_reserved_volumes_are_found_by_the_claim_they_name() -> None:
     """Items 20.2 and 21.4: no search leads past a reservation."""
     free = offered(volume("a", reserved="c"), volume("b", reserved="d"), volume("z", reserved="c", accessModes=WIDER))
@@ -138,15 +157,33 @@ def test_the_index_follows_every_change() -> None:
                 size=f"{rng.randrange(1, 6)}Gi",
                 accessModes=rng.choice([["ReadWriteOnce"], WIDE, WIDER]),
                 storageClassName=rng.choice(["", "x"]),
+                labels=rng.choice([None, {"a": "x"}, {"a": "y", "b": "x"}, {"b": "y"}]),
                 status={"phase": rng.choice(["Pending", "Available", "Bound"])},
             )
         free.changed(old, new)
         known.pop(name, None)
         if new is not None:
             known[name] = new
-        demand = demand_of(claim(size=f"{rng.randrange(1, 6)}Gi", storageClassName=rng.choice(["", "x"])))
+        wanted = {"size": f"{rng.randrange(1, 6)}Gi", "storageClassName": rng.choice(["", "x"])}
+        demand = demand_of(claim(**wanted, selector=rng.choice(SELECTORS)))
         assert _name(free.best(demand)) == _by_looking_at_all(known.values(), demand)
     assert len(free._volumes) == sum(index_module.is_free(v) for v in known.values())
+
+
+SELECTORS: list[dict[str, Any] | None] = [
+    *(None, None, {"matchLabels": {"a": "x"}}, {"matchLabels": {"a": "y", "b": "x"}}, {"matchLabels": {"a": "other"}}),
+    *(
+        {"matchExpressions": [{"key": "a", **need}]}
+        for need in (
+            {"operator": "Exists"},
+            {"operator": "DoesNotExist"},
+            {"operator": "In", "values": ["y"]},
+            {"operator": "In", "values": ["x", "y"]},
+            {"operator": "NotIn", "values": ["x"]},
+        )
+    ),
+    {"matchLabels": {"a": "y"}, "matchExpressions": [{"key": "b", "operator": "Exists"}]},
+]
 
 
 def _name(found: Volume | None) -> str | None:
@@ -402,6 +439,17 @@ def test_a_new_volume_costs_nothing_for_claims_whose_selector_needs_another_labe
     queue = waiting(*(claim(f"c{n}", selector={"matchLabels": {"id": str(n)}}) for n in range(500)))
     assert queue.wake_for(volume("v", labels={"id": "400", "zone": "a"})) == "default/c400"
     assert queue.wake_for(volume("w", labels={"id": "other"})) is None
+    assert looks == ["v"]
+
+
+@pytest.mark.parametrize("need", [{"operator": "Exists"}, {"operator": "In", "values": ["a", "b"]}], ids=["any", "two"])
+def test_a_new_volume_costs_nothing_for_claims_whose_selector_needs_another_key(
+    monkeypatch: pytest.MonkeyPatch, need: dict[str, Any]
+) -> None:
+    looks = counted(monkeypatch)
+    queue = waiting(*(claim(f"c{n}", selector={"matchExpressions": [{"key": f"k{n}", **need}]}) for n in range(500)))
+    assert queue.wake_for(volume("v", labels={"k400": "a", "zone": "a"})) == "default/c400"
+    assert queue.wake_for(volume("w", labels={"other": "a"})) is None
     assert looks == ["v"]
 
 
