@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from volplane.assets import Segment
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Node
 from volplane.state.naming import node_hash
+
+K = TypeVar("K")
+_MOST_AWAY: Final = 10_000
+"""Names of nodes that are gone for which it is known since when."""
 
 
 def is_ready(node: Node) -> bool:
@@ -49,16 +54,24 @@ class NodeBook:
             return False
         self.version += 1
         if old is not None:
-            self._by_hash.get(self.hashed(old.name), set()).discard(old.name)
+            _discard(self._by_hash, self.hashed(old.name), old.name)
             for place in self._places(old.metadata.labels or {}):
-                self._by_place.get(place, set()).discard(old.name)
+                _discard(self._by_place, place, old.name)
         if new is not None:
             self._add(new)
         if new is not None and is_ready(new):
             self._away.pop(new.name, None)
         else:
             self._away.setdefault((new or old or Node()).name, self.monotonic())
+        self._forget_gone()
         return True
+
+    def _forget_gone(self) -> None:
+        """Forget the nodes that went first, once there are many: asked again, they count as just gone."""
+        if len(self._away) > _MOST_AWAY + len(self.cache):
+            gone = [name for name in self._away if name not in self.cache]
+            for name in gone[: len(gone) // 2]:
+                del self._away[name]
 
     def follow(self, keys: Collection[str]) -> None:
         """Let `at` find nodes by these labels too: those of a driver that was made after the others."""
@@ -97,4 +110,14 @@ class NodeBook:
         if node is not None and is_ready(node):
             return 0.0
         now = self.monotonic()
-        return now - self._away.setdefault(name, now)
+        since = self._away.setdefault(name, now)
+        self._forget_gone()
+        return now - since
+
+
+def _discard(table: dict[K, set[str]], key: K, name: str) -> None:
+    """Remove a name, and the set if it is empty then."""
+    held = table.get(key, set())
+    held.discard(name)
+    if not held:
+        table.pop(key, None)

@@ -13,7 +13,7 @@ from typing import Final
 from volplane.assets import Segment
 from volplane.controller.actions import Queue
 from volplane.drivers.driver import DriverView
-from volplane.intents.requests import allowed_segments
+from volplane.intents.requests import allowed_segments, segments_of
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.placement.nodes import NodeBook, takes_volumes
@@ -58,6 +58,8 @@ class PlacementState:
 
     def __post_init__(self) -> None:
         self.usage = Usage(self._touched)
+        self.cluster.claims.add_indexes({"placed": _nodes_of_claim})
+        self.cluster.volumes.add_indexes({"place": _place_of_volume})
 
     def driver_of_claim(self, claim: Claim) -> DriverView | None:
         """Return the distributed driver that works on the claim: that of its intent, else of its class."""
@@ -275,16 +277,20 @@ class PlacementHandlers:
         self.nodes.enqueue(name)
         for other in self.state.nodes.sharing_hash(name):
             self.nodes.enqueue(other)
-        for key in sorted(self.state.waiting):
-            self.claims.enqueue(key)  # A node may take what none could before.
-        label = self.state.nodes.hashed(name)
-        for claim in self.state.cluster.claims.values():
-            # Most have no node of this name: to look at each label is cheaper than one more index of all claims.
-            if claim.annotation(names.SELECTED_NODE) == name or (claim.metadata.labels or {}).get(names.NODE) == label:
-                self.claims.enqueue(claim.key)
-        for volume in self.state.cluster.volumes.values():
-            if self.state.driver_of_volume(volume) is not None:
-                self.volumes.enqueue(volume.name)
+        if new is not None and takes_volumes(new):
+            for key in sorted(self.state.waiting):
+                self.claims.enqueue(key)  # It may take what no node could before.
+        claims, volumes = self.state.cluster.claims, self.state.cluster.volumes
+        placed = {claim.key for at in (name, self.state.nodes.hashed(name)) for claim in claims.by_index("placed", at)}
+        for key in sorted(placed):
+            self.claims.enqueue(key)
+        if old is not None and new is not None and old.uid == new.uid and old.metadata.labels == new.metadata.labels:
+            return  # Volumes lie on a node that is not ready, too.
+        labels = {item for node in (old, new) if node is not None for item in (node.metadata.labels or {}).items()}
+        for key, value in sorted(labels):
+            for volume in volumes.by_index("place", f"{key}={value}"):
+                if self.state.driver_of_volume(volume) is not None:
+                    self.volumes.enqueue(volume.name)
 
     def claims_of_driver(self, name: str) -> Iterator[str]:
         """Take up that a driver is usable or unusable, or was made; yield the keys of its claims."""
@@ -308,6 +314,19 @@ class PlacementHandlers:
             return
         for key in sorted(self.state.waiting):
             self.claims.enqueue(key, ROOM_PAUSE)
+
+
+def _nodes_of_claim(claim: Claim) -> list[str]:
+    """Return what names a claim's node: its name, and the hash of it in the label."""
+    return [each for each in (claim.annotation(names.SELECTED_NODE), _label(claim)) if each]
+
+
+def _place_of_volume(volume: Volume) -> list[str]:
+    """Return one of the labels that the node of a provisioned volume has."""
+    if volume.annotation(names.PROVISIONED_BY) is None or not (segments := segments_of(volume)):
+        return []
+    key, value = min(segments[0].items())
+    return [f"{key}={value}"]
 
 
 def _place(volume: Volume) -> tuple[object, ...]:

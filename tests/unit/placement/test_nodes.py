@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from unit.deciding import disk, put, state_with
 from unit.placement.world import ZONE, node
 from volplane.controller.actions import Settled
 from volplane.kube.objects import Node
+from volplane.placement import nodes as nodes_module
 from volplane.placement.assign import decide_node
 from volplane.placement.nodes import NodeBook, is_ready, takes_volumes
 from volplane.placement.room import PublishedRoom
@@ -64,6 +67,21 @@ def test_a_name_that_was_never_seen_is_away_since_the_first_question() -> None:
     assert nodes.book.away("gone") == 0
     nodes.now = 160.0
     assert nodes.book.away("gone") == 60
+
+
+def test_names_of_nodes_that_are_gone_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes_module, "_MOST_AWAY", 10)
+    nodes = Nodes(node("here", ready="False"))
+    nodes.now = 130.0
+    for number in range(100):
+        put(nodes.cluster, node(f"n{number}"))
+        nodes.cluster.nodes.observe_deleted(f"n{number}", f"uid-n{number}")
+        nodes.book.away(f"asked-{number}")
+    nodes.now = 160.0
+    assert nodes.book.away("here") == 60
+    assert nodes.book.away("n99") == 30
+    assert len(nodes.book._away) <= 11
+    assert (len(nodes.book._by_hash), len(nodes.book._by_place)) == (1, 1)
 
 
 def test_heartbeats_change_nothing_about_placement() -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from unit.deciding import DRIVER, disk
-from unit.placement.world import GIB, World, asking, belonging, local, node, placed, published
+from unit.placement.world import GIB, ZONE, World, asking, belonging, local, node, placed, published
 from volplane.kube import names
+from volplane.kube.cache import Cache
 from volplane.kube.objects import StorageClass
 from volplane.placement.state import PlacementHandlers, unsuitable
 from volplane.state.naming import node_hash
@@ -226,9 +227,35 @@ def test_a_node_that_changes_queues_what_is_on_it_and_what_waits_for_one() -> No
     world.put(node("a", version=2))
     assert (world.claims.taken(), world.volumes.taken(), world.nodes.taken()) == ([], [], [])
     world.put(node("a", version=3, ready="False"))
-    assert world.claims.taken() == ["default/y", "default/z", "default/c", "default/d"]
-    assert world.volumes.taken() == ["v"]
+    assert (world.claims.taken(), world.volumes.taken()) == (["default/c", "default/d"], [])
     assert world.nodes.taken() == ["a"]
+    world.put(node("b", version=2, ready="False"))
+    assert (world.claims.taken(), world.volumes.taken()) == (["default/e"], [])
+    world.put(node("b", version=3))
+    assert (world.claims.taken(), world.volumes.taken()) == (["default/y", "default/z", "default/e"], [])
+    world.cluster.nodes.observe_deleted("b", "uid-b")
+    assert (world.claims.taken(), world.volumes.taken()) == (["default/e"], ["v"])
+
+
+def test_a_node_that_changes_costs_nothing_for_what_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(local(), node("a"), node("b"))
+    world.put(*(placed(f"v{number}", at="b") for number in range(500)), placed("mine", at="a"))
+    world.put(*(claim(f"c{number}", labels={names.NODE: node_hash("b")}) for number in range(500)))
+    world.volumes.taken()
+    world.claims.taken()
+    monkeypatch.delattr(Cache, "values")  # Nothing is walked through.
+    world.put(node("a", version=2, unschedulable=True))
+    assert (world.volumes.taken(), world.claims.taken()) == ([], [])
+    world.cluster.nodes.observe_deleted("a", "uid-a")
+    assert (world.volumes.taken(), world.claims.taken()) == (["mine"], [])
+
+
+def test_a_node_that_moves_queues_what_was_and_what_is_at_its_place() -> None:
+    world = World(local(), node("a"))
+    world.put(placed("there", at="a"), placed("elsewhere", at="c"))
+    world.volumes.taken()
+    world.put(node("a", version=2, labels={ZONE: "c"}))
+    assert world.volumes.taken() == ["there", "elsewhere"]
 
 
 def test_nodes_whose_names_have_one_hash_are_queued_together() -> None:
