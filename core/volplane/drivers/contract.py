@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, TypeGuard, get_args, get_type_hints
 
 from volplane import assets, requests
@@ -42,6 +43,7 @@ RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
 }
 """Hook -> the types that it may return, as its request names them."""
 
+_CLONES: Final = get_args(get_type_hints(DriverInfo)["clones"])
 IN_TREE_PREFIX: Final = "kubernetes.io/"
 SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _STARS: Final[Mapping[object, str]] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -167,6 +169,7 @@ def _mark_flaws(mark: Mark, *, of_backend: bool) -> list[str]:
     return []
 
 
+@cache
 def _argument_flaws(hook: str, function: Callable[..., object], *, bound: bool) -> list[str]:
     parameters = list(inspect.signature(function).parameters.values())
     if bound:
@@ -271,8 +274,8 @@ def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
     if info.archives and "list_assets" not in hooks:
         flaws.append("archives is set, but hook list_assets is missing")
     flaws += [f"snapshot_parameters: {flaw}" for flaw in schema_flaws(info.snapshot_parameters, of_class=True)]
-    if info.clones not in (ways := get_args(get_type_hints(DriverInfo)["clones"])):
-        flaws.append(f"clones is {info.clones!r}, expected one of {', '.join(map(repr, ways))}")
+    if info.clones not in _CLONES:
+        flaws.append(f"clones is {info.clones!r}, expected one of {', '.join(map(repr, _CLONES))}")
     for field, kind in (("access_modes", assets.AccessMode), ("volume_modes", assets.VolumeMode)):
         given: AbstractSet[Any] = getattr(info, field)
         known = ", ".join(kind)

@@ -52,5 +52,5 @@ class TestAwsEbsSlowAndFew(BackendConformance):
 
     @pytest.fixture
     def backend(self) -> Subject:
-        behaviour = Behaviour(max_results=5, create_seconds=20.0, attach_seconds=9.0, delete_seconds=40.0)
+        behaviour = Behaviour(max_results=5, create_seconds=6.0, attach_seconds=3.0, delete_seconds=12.0)
         return with_secret(behaviour, crash_points=8, mutations_per_second=1, mutation_burst=1)

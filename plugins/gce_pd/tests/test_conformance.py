@@ -39,5 +39,5 @@ class TestGcePdSlowAndFew(BackendConformance):
 
     @pytest.fixture
     def backend(self) -> Subject:
-        behaviour = Behaviour(default_seconds=20.0, operation_kept=30.0, shape="http", max_results=5)
+        behaviour = Behaviour(default_seconds=6.0, operation_kept=9.0, shape="http", max_results=5)
         return subject(behaviour, crash_points=4, mutations_per_second=1, mutation_burst=1, operations_per_vm=1)

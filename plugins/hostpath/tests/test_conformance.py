@@ -37,15 +37,17 @@ def mounted(asset: Asset) -> Iterator[None]:
         point.rmdir()
 
 
-def may_mount(directory: Path) -> bool:
+@pytest.fixture(scope="session")
+def may_mount(tmp_path_factory: pytest.TempPathFactory) -> bool:
     if os.geteuid() != 0:
         return False
+    directory = tmp_path_factory.mktemp("mounted")
     tried = subprocess.run(["mount", "--bind", str(directory), str(directory)], check=False, capture_output=True)
     return tried.returncode == 0 and subprocess.run(["umount", str(directory)], check=False).returncode == 0
 
 
-def subject(tmp_path: Path, **options: Any) -> Subject:
-    return replace(subject_below(tmp_path, **options), use=mounted if may_mount(tmp_path) else None)
+def subject(tmp_path: Path, *, may_mount: bool, **options: Any) -> Subject:
+    return replace(subject_below(tmp_path, **options), use=mounted if may_mount else None)
 
 
 @pytest.fixture(autouse=True)
@@ -63,11 +65,11 @@ def quiet_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 class TestHostPath(BackendConformance):
     @pytest.fixture
-    def backend(self, tmp_path: Path) -> Subject:
-        return subject(tmp_path)
+    def backend(self, tmp_path: Path, may_mount: bool) -> Subject:
+        return subject(tmp_path, may_mount=may_mount)
 
 
 class TestSharedHostPath(BackendConformance):
     @pytest.fixture
-    def backend(self, tmp_path: Path) -> Subject:
-        return subject(tmp_path, shared=True)
+    def backend(self, tmp_path: Path, may_mount: bool) -> Subject:
+        return subject(tmp_path, may_mount=may_mount, shared=True)
