@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from volplane.csi import ids
+from volplane.directory import Handle
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("csi_ids.json").read_text("utf-8"))
 
@@ -40,3 +41,19 @@ def test_marks_are_those_that_were_ever_written() -> None:
 def test_a_token_that_an_earlier_version_gave_out_is_read() -> None:
     for token, (page, after) in GOLDEN["tokens"].items():
         assert ids.read_token(token) == (page, after)
+
+
+def test_the_id_of_a_directory_says_what_its_deletion_needs_as_ever() -> None:
+    for id_, parts in GOLDEN["directories"].items():
+        handle = Handle.parse(id_)
+        assert handle is not None
+        assert [handle.storage_id, handle.volume_name, handle.generation] == parts
+        assert str(handle) == id_
+
+
+def test_the_ids_of_disks_are_those_of_the_clouds() -> None:
+    """... and of their official drivers, so that volumes can be handed over."""
+    aws, gce = pytest.importorskip("volplane_aws_ebs.resources"), pytest.importorskip("volplane_gce_pd.resources")
+    assert {id_: aws.volume_id_from(id_) for id_ in GOLDEN["disks"]["aws_ebs"]} == GOLDEN["disks"]["aws_ebs"]
+    for id_, key in GOLDEN["disks"]["gce_pd"].items():
+        assert list(gce.disk_key_from(id_, "p-1")) == key

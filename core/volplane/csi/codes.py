@@ -55,6 +55,8 @@ CALLERS: Final[Mapping[str, str]] = MappingProxyType(
         "ControllerModifyVolume": "external-resizer",
         "CreateSnapshot": "external-snapshotter",
         "DeleteSnapshot": "external-snapshotter",
+        "NodePublishVolume": "kubelet",
+        "NodeExpandVolume": "kubelet",
     }
 )
 """Method that changes something -> who calls it."""
@@ -66,6 +68,7 @@ NOT_FINAL: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "external-attacher": _GOES_ON | {"RESOURCE_EXHAUSTED"},
         "external-resizer": _GOES_ON | {"RESOURCE_EXHAUSTED"},
         "external-snapshotter": _GOES_ON | {"RESOURCE_EXHAUSTED"},
+        "kubelet": _GOES_ON | {"RESOURCE_EXHAUSTED"},
     }
 )
 """Caller -> the codes after which it still counts with what it asked for. After any other one it forgets."""

@@ -83,7 +83,7 @@ class Targets:
             except FileNotFoundError:
                 return
             # What is mounted is not opened: its server may be gone.
-            path = os.path.join(os.readlink(f"/proc/self/fd/{parent}"), name)  # noqa: PTH115, PTH118
+            path = _place(parent, name)
             for _ in range(MOST_STACKED):
                 if all(each.point != path for each in mounts()):
                     break
@@ -100,6 +100,15 @@ class Targets:
             if was_device:
                 with self._devices:
                     self.loops.detach_unused(mounts())
+
+    def is_mounted(self, target: str) -> bool:
+        """Tell whether something is mounted at a place. Raises CsiError, OSError."""
+        try:
+            with ExitStack() as stack:
+                place = _place(*self._parent(target, stack))
+                return any(each.point == place for each in mounts())
+        except FileNotFoundError:
+            return False
 
     def is_device(self, path: str) -> bool:
         """Tell whether there is a block device, or a place for one. Raises CsiError, OSError."""
@@ -175,6 +184,11 @@ def _mount_of(point: int, present: list[Mount]) -> Mount:
     if found is None:
         raise OSError(errno.EAGAIN, "the mounts have changed meanwhile", f"mount {number}")
     return found
+
+
+def _place(parent: int, name: str) -> str:
+    """Return the path of a name in an open directory, as the kernel tells it."""
+    return f"{os.readlink(f'/proc/self/fd/{parent}')}/{name}"  # noqa: PTH115
 
 
 def _make_place(parent: int, name: str, *, device: bool) -> None:

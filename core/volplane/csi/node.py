@@ -18,14 +18,14 @@ from weakref import WeakValueDictionary
 from volplane.assets import ListedAsset, VolumeMode
 from volplane.csi.bridge import Bridge
 from volplane.csi.capabilities import read_capabilities, why_not
-from volplane.csi.codes import CsiError
+from volplane.csi.codes import CsiError, code_of, is_final
 from volplane.csi.flights import Flight
 from volplane.csi.ids import LONGEST_NODE, required_id
 from volplane.csi.mounts import Targets
 from volplane.csi.sources import Source, source_of
 from volplane.csi.usage import Figures, Usages
 from volplane.csi.wire import build, message
-from volplane.errors import ConfigurationError
+from volplane.errors import BackendError, ConfigurationError
 
 T = TypeVar("T")
 
@@ -129,7 +129,24 @@ class Node:
                 await self._run(target, lambda: self._targets.publish(source, target, read_only=read_only, alone=alone))
             return build("NodePublishVolumeResponse")
 
-        return await self._bridge.flights.run("NodePublishVolume", f"target {target}", digest, work, seconds)
+        async def say_no_end_of_what_is_mounted(flight: Flight) -> Any:
+            try:
+                return await work(flight)
+            except (BackendError, CsiError) as error:
+                if isinstance(error, CsiError):
+                    code = error.code
+                else:
+                    code = code_of(error, "NodePublishVolume", nothing_there=True)
+                final = code != "ALREADY_EXISTS" and is_final(code, "NodePublishVolume")
+                if final and await self._run(target, lambda: self._targets.is_mounted(target)):
+                    # By an earlier attempt. The kubelet would think that nothing is, and unmount nothing.
+                    raise CsiError("ABORTED", f"{target} is mounted, but now: {error}") from None
+                raise
+
+        method = "NodePublishVolume"
+        return await self._bridge.flights.run(
+            method, f"target {target}", digest, say_no_end_of_what_is_mounted, seconds
+        )
 
     async def unpublish(self, request: Any, _digest: bytes, seconds: float) -> Any:
         """Unmount; without a look at the volume, which may be gone as well as its storage."""

@@ -39,7 +39,7 @@ def classes() -> Iterator[type[BackendError]]:
 
 def test_every_class_has_a_code_for_every_method() -> None:
     for kind in classes():
-        for method in SERVICES["Controller"]:
+        for method in (*SERVICES["Controller"], *SERVICES["Node"]):
             assert code_of(made(kind), method, nothing_there=False) in GRPC
     assert {kind for kind in classes() if kind not in CODES} == {BackendError, OfAPlugin}
 
@@ -60,8 +60,9 @@ def test_what_the_callers_take_for_an_end_is_what_their_sources_say() -> None:
         "external-attacher": goes_on | {"RESOURCE_EXHAUSTED"},
         "external-resizer": goes_on | {"RESOURCE_EXHAUSTED"},
         "external-snapshotter": goes_on | {"RESOURCE_EXHAUSTED"},
+        "kubelet": goes_on | {"RESOURCE_EXHAUSTED"},
     }
-    assert set(CALLERS) <= set(SERVICES["Controller"])
+    assert set(CALLERS) <= {*SERVICES["Controller"], *SERVICES["Node"]}
 
 
 @pytest.mark.parametrize(

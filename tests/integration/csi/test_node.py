@@ -164,6 +164,20 @@ async def test_a_volume_lies_where_the_backend_says_and_stays_while_it_is_publis
 
 
 @pytest.mark.usefixtures("mounting")
+async def test_a_kubelet_is_told_of_no_end_while_an_earlier_attempt_has_mounted(directory: Path) -> None:
+    """After any other code it counts nothing as mounted, and unmounts nothing."""
+    async with running(directory) as pods:
+        await pods.publish()
+        (directory / "disk" / "root" / ".volplane" / "volumes" / "pvc-1.json").unlink()
+        text = await pods.csi.refused("ABORTED", "NodePublishVolume", **pods.demand())
+        assert "is mounted, but now: " in text
+        await pods.csi.refused("NOT_FOUND", "NodePublishVolume", **pods.demand("other"))
+        await pods.unpublish()
+        await pods.csi.refused("NOT_FOUND", "NodePublishVolume", **pods.demand())
+        assert pods.mounted() == []
+
+
+@pytest.mark.usefixtures("mounting")
 async def test_pods_end_also_while_the_driver_cannot_start(directory: Path) -> None:
     async with running(directory) as pods:
         await pods.publish()
