@@ -440,6 +440,11 @@ def test_the_stock_sidecars_run_that_the_backend_needs_and_exclude_each_other(
     assert bool(node_options) == (kind == "DaemonSet")
 
 
+def test_no_second_bridge_works_beside_the_one_that_knows_which_attempts_are_in_doubt() -> None:
+    spec = of_csi("disks")["Deployment"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
 def test_the_object_of_the_driver_says_what_the_backend_does() -> None:
     spec = {name: of_csi(name)["CSIDriver"]["spec"] for name in CSI}
     assert {name: each["attachRequired"] for name, each in spec.items()} == {
