@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from volplane.process.duties import parse_controllers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "deploy" / "chart"
+PAGE = REPOSITORY / "docs" / "how-to" / "serve-a-backend-by-csi.md"
 NAMESPACE = "volplane-system"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))["$defs"]
 
@@ -372,6 +374,14 @@ def test_every_field_is_one_of_the_api(name: str) -> None:
     for each in rendered(name):
         if not each["apiVersion"].startswith("monitoring.coreos.com/"):
             assert unknown_fields_of_object(each) == []
+
+
+def test_the_values_of_the_page_install_the_driver() -> None:
+    (values,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    ended = template(values)
+    assert ended.returncode == 0, ended.stderr
+    kinds = {each["kind"] for each in yaml.safe_load_all(ended.stdout) if each}
+    assert {"CSIDriver", "Deployment", "DaemonSet"} <= kinds
 
 
 @functools.cache
