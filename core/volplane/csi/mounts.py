@@ -43,6 +43,8 @@ class Targets:
         """driver: whose loop devices are attached and detached here."""
         self._directory = directory
         self.loops = Loops(driver)
+        self._looked_at: list[str] = []
+        """Places that calls of this process have open, which may hang."""
         self._devices = threading.Lock()
         """Held from the choice of a loop device until it is mounted, and while those are detached that are not."""
 
@@ -64,10 +66,14 @@ class Targets:
             with suppress(FileExistsError):
                 _make_place(parent, name, device=volume.is_device)
                 undoing.callback(_give_up_place, parent, name)
-            point = self._point(parent, name, target, stack, device=volume.is_device)
             present = mounts()
+            if volume.is_remote and (there := [each for each in present if each.point == _place(parent, name)]):
+                # Its server may be gone, and what is not opened cannot hang.
+                _require_same(volume, -1, there[-1], target, read_only=read_only)
+                return
+            point = self._point(parent, name, target, stack, device=volume.is_device)
             if mount_id(point) != mount_id(parent):
-                _require_same(volume, point, target, present, read_only=read_only)
+                _require_same(volume, point, _mount_of(point, present), target, read_only=read_only)
                 return
             if alone and (others := self._others(volume, present)):
                 raise CsiError("FAILED_PRECONDITION", f"the volume is for a single pod, and {others[0]} has it")
@@ -87,7 +93,8 @@ class Targets:
             for _ in range(MOST_STACKED):
                 if all(each.point != path for each in mounts()):
                     break
-                unmount(parent, name, target)
+                # A look of ours at what a dead server has mounted there must not keep the pod from ending.
+                unmount(parent, name, target, busy=target in self._looked_at)
             try:
                 was_device = _remove_place(parent, name)
             except FileNotFoundError:
@@ -115,6 +122,7 @@ class Targets:
         self.check(path, "volume_path", "NOT_FOUND")
         try:
             with ExitStack() as stack:
+                self._look_at(path, stack)
                 parent, name = self._parent(path, stack)
                 return not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         except FileNotFoundError:
@@ -124,6 +132,7 @@ class Targets:
     def published(self, source: Source, path: str) -> Iterator[Published]:
         """Open a place where the volume is mounted. Raises CsiError if it is not mounted there, OSError."""
         with ExitStack() as stack:
+            self._look_at(path, stack)
             volume = source.opened(stack)
             try:
                 parent, name = self._parent(path, stack)
@@ -133,6 +142,10 @@ class Targets:
             if mount_id(point) == mount_id(parent) or not volume.is_at(point, _mount_of(point, mounts())):
                 raise CsiError("NOT_FOUND", f"the volume is not mounted at {path}")
             yield Published(point, volume)
+
+    def _look_at(self, path: str, stack: ExitStack) -> None:
+        self._looked_at.append(path)
+        stack.callback(self._looked_at.remove, path)
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -169,8 +182,7 @@ class Targets:
         return [each for each in places if each.startswith(below) and _SUBPATHS not in each]
 
 
-def _require_same(volume: Opened, point: int, target: str, present: list[Mount], *, read_only: bool) -> None:
-    mount = _mount_of(point, present)
+def _require_same(volume: Opened, point: int, mount: Mount, target: str, *, read_only: bool) -> None:
     if not volume.is_at(point, mount):
         raise CsiError("ALREADY_EXISTS", f"something else is mounted at {target}: it is not touched")
     if mount.read_only != read_only:

@@ -22,7 +22,7 @@ from volplane.csi.codes import CsiError, code_of, is_final
 from volplane.csi.flights import Flight
 from volplane.csi.ids import LONGEST_NODE, required_id
 from volplane.csi.mounts import Targets
-from volplane.csi.sources import Source, source_of
+from volplane.csi.sources import Source, is_read_only, source_of
 from volplane.csi.usage import Figures, Usages
 from volplane.csi.wire import build, message
 from volplane.errors import BackendError, ConfigurationError
@@ -123,10 +123,11 @@ class Node:
         async def work(_flight: Flight) -> Any:
             asset = await self._bridge.existing(id_)
             loops = self._targets.loops if wanted.volume_mode is VolumeMode.BLOCK else None
-            source = source_of(asset, wanted.mount_options, loops=loops, read_only=read_only, make=True)
+            reading = read_only or is_read_only(asset, wanted.mount_options)
+            source = source_of(asset, wanted.mount_options, loops=loops, read_only=reading, make=True)
             lock = self._alone.setdefault(id_, asyncio.Lock())
             async with lock if alone else asyncio.Lock():
-                await self._run(target, lambda: self._targets.publish(source, target, read_only=read_only, alone=alone))
+                await self._run(target, lambda: self._targets.publish(source, target, read_only=reading, alone=alone))
             return build("NodePublishVolumeResponse")
 
         async def say_no_end_of_what_is_mounted(flight: Flight) -> Any:

@@ -31,6 +31,11 @@ _OF_PROGRAMS: Final = re.compile(
 _VERSION: Final = re.compile(r"v[234](\.\d)?|(nfs)?vers|minorversion")
 
 
+def is_read_only(asset: ListedAsset, options: Sequence[str]) -> bool:
+    """Tell whether the options, after those of the asset, ask for a mount without writing."""
+    return "ro" in ",".join((*asset.mount_options, *options)).split(",")
+
+
 def grows_on_node(asset: ListedAsset, mode: VolumeMode) -> bool:
     """Tell whether a node has to do something for a volume of this driver to grow: a device over an image file."""
     return mode is VolumeMode.BLOCK and asset.source is not None and asset.source.kind in _DIRECTORIES
@@ -55,6 +60,11 @@ class Opened(Protocol):
     @property
     def is_device(self) -> bool:
         """Tell whether it is a block device, whose place is a file."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Tell whether `is_at` needs the mount alone, since what is open may hang."""
         ...
 
     def is_at(self, point: int, mount: Mount) -> bool:
@@ -134,6 +144,7 @@ class OpenDirectory:
     fd: int
     above: int | None
     is_device: bool = False
+    is_remote: bool = False
 
     def is_at(self, point: int, mount: Mount) -> bool:
         first, second = os.fstat(self.fd), os.fstat(point)
@@ -197,6 +208,7 @@ class OpenImage:
     fd: int
     above: int | None = None
     is_device: bool = True
+    is_remote: bool = False
 
     def is_at(self, point: int, mount: Mount) -> bool:
         return any(mount.root == f"/loop{each.number}" for each in self._loops()) and stat.S_ISBLK(
@@ -243,6 +255,7 @@ class Share:
     options: tuple[str, ...]
     above: int | None = None
     is_device: bool = False
+    is_remote: bool = True
 
     @property
     def name(self) -> str:
@@ -299,7 +312,7 @@ class Share:
                 return made.mount(attributes)
             except OSError as error:
                 if why := made.messages():
-                    raise OSError(error.errno, why, self.name) from None
+                    raise OSError(error.errno, f"{error.strerror} ({why})", self.name) from None
                 raise
 
     def _address(self) -> str:

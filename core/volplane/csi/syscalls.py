@@ -20,7 +20,7 @@ _FROM_AND_TO_EMPTY_PATH: Final = 0x04 | 0x40
 _CLOEXEC: Final = 0x1
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
 _PRIVATE: Final = 1 << 18
-_UMOUNT_NOFOLLOW: Final = 0x8
+_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 RDONLY: Final = 0x1
@@ -126,9 +126,13 @@ def put(mount: int, point: int, path: str, *, read_only: bool) -> None:
     call(_MOVE_MOUNT, path, ctypes.c_int(mount), empty, ctypes.c_int(point), empty, flags)
 
 
-def unmount(parent: int, name: str, path: str) -> None:
-    """Unmount what is topmost at a name of an open directory. Raises OSError."""
-    if _LIBC.umount2(os.fsencode(f"/proc/self/fd/{parent}/{name}"), ctypes.c_int(_UMOUNT_NOFOLLOW)):
+def unmount(parent: int, name: str, path: str, *, busy: bool = False) -> None:
+    """Unmount what is topmost at a name of an open directory. Raises OSError.
+
+    busy: also if it is in use, for which it then stays until it is not.
+    """
+    flags = ctypes.c_int(_UMOUNT_NOFOLLOW | (_DETACH if busy else 0))
+    if _LIBC.umount2(os.fsencode(f"/proc/self/fd/{parent}/{name}"), flags):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), path)
 

@@ -317,3 +317,32 @@ async def test_a_file_system_that_hangs_stops_nothing_else(directory: Path, monk
         assert (await pods.csi.call("Probe")).ready.value
         hangs.set()
         assert len((await pods.csi.call("NodeGetVolumeStats", **place)).usage) == 2
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_a_look_that_hangs_keeps_no_pod_from_ending(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, statvfs = threading.Event(), os.fstatvfs
+
+    def hanging(fd: int) -> os.statvfs_result:
+        hangs.wait(60)
+        return statvfs(fd)
+
+    async with running(directory) as pods:
+        place: dict[str, Any] = {"volume_id": pods.id, "volume_path": str(await pods.publish())}
+        monkeypatch.setattr(os, "fstatvfs", hanging)
+        await pods.csi.refused("ABORTED", "NodeGetVolumeStats", seconds=0.1, **place)
+        await pods.unpublish()
+        assert pods.mounted() == []
+        assert not Path(place["volume_path"]).exists()
+        hangs.set()
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_what_another_program_uses_stays_mounted_until_it_ends(directory: Path) -> None:
+    async with running(directory) as pods:
+        fd = os.open(await pods.publish(), os.O_RDONLY)
+        await pods.csi.refused("UNAVAILABLE", "NodeUnpublishVolume", volume_id=pods.id, target_path=pods.target())
+        assert pods.mounted() == ["mount"]
+        os.close(fd)
+        await pods.unpublish()
+        assert pods.mounted() == []

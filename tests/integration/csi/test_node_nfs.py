@@ -128,13 +128,16 @@ async def test_a_share_is_published_and_unpublished_as_often_as_asked(directory:
         assert {"nosuid", "rw"} <= set(_options(mounted))
         (mounted / "file").write_bytes(b"x" * 4096)
         read_only = await pods.publish("reader", readonly=True)
+        by_class = {"mount": {"mount_flags": ["hard,ro"]}, "access_mode": WRITER["access_mode"]}
+        for _ in range(2):
+            assert "ro" in _options(await pods.publish("by_class", volume_capability=by_class))
         with pytest.raises(OSError, match="Read-only"):
             (read_only / "file").touch()
         await csi.refused("ALREADY_EXISTS", "NodePublishVolume", **pods.demand(readonly=True))
         place: dict[str, Any] = {"volume_id": pods.id, "volume_path": str(mounted)}
         size, _inodes = (await csi.call("NodeGetVolumeStats", **place)).usage
         assert size.total == os.statvfs(mounted).f_blocks * os.statvfs(mounted).f_frsize
-        for name in ("mount", "reader", "mount"):
+        for name in ("mount", "reader", "by_class", "mount"):
             await pods.unpublish(name)
         assert points(pods.kubelet) == []
         assert not mounted.exists()
@@ -145,6 +148,26 @@ def _options(path: Path) -> list[str]:
         line for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines() if line.split()[4] == str(path)
     )
     return line.split()[5].split(",")
+
+
+@pytest.mark.usefixtures("mounting")
+def test_a_share_that_is_mounted_is_not_opened_since_its_server_may_be_gone(
+    directory: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets, target = Targets(directory / "kubelet"), str(directory / "kubelet" / "pods" / "a" / "mount")
+    targets.publish(share(), target, read_only=False, alone=False)
+    opened = os.open
+
+    def hanging(path: Any, *args: Any, **more: Any) -> int:
+        assert path != "mount", "it hangs"
+        return opened(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", hanging)
+    targets.publish(share(), target, read_only=False, alone=False)
+    with pytest.raises(CsiError, match="but writable"):
+        targets.publish(share(), target, read_only=True, alone=False)
+    targets.unpublish(target)
+    assert (len(client.mounted), points(directory / "kubelet")) == (1, [])
 
 
 @pytest.mark.usefixtures("mounting")
