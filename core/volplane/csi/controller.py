@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from volplane._messages import shortened
 from volplane.assets import Asset, ListedAsset, VolumeMode
 from volplane.csi.bridge import Bridge, identity_of
 from volplane.csi.capabilities import Wanted, read_capabilities, why_not
@@ -24,11 +25,13 @@ from volplane.requests import (
     NodeIdentity,
     VolumeIdentity,
 )
+from volplane.secret import redacted
 
 T = TypeVar("T")
 
 MOST_ENTRIES: Final = 5000
-"""Of one answer: clients refuse more than 4 MiB."""
+_MOST_BYTES: Final = 3 << 20
+"""Of the entries of one answer: clients refuse more than 4 MiB."""
 _OF_HOOKS: Final = (
     ("provision", "CREATE_DELETE_VOLUME"),
     ("list_assets", "LIST_VOLUMES"),
@@ -185,14 +188,17 @@ class Volumes:
     async def list(self, request: Any) -> Any:
         bridge = self._bridge
 
+        def shown(asset: ListedAsset) -> Any:
+            status = {"volume_condition": _condition(asset)}
+            return build("ListVolumesResponse.Entry", volume=_shown(asset), status=status)
+
         async def pages(page: str | None) -> AsyncIterator[tuple[str | None, dict[str, ListedAsset]]]:
             async for found in bridge.pages(page):
                 yield page, {each.handle: each for each in found.assets if bridge.is_ours(each)}
                 page = found.next_page
 
-        entries, token = await cut(pages, request)
-        shown = [{"volume": _shown(each), "status": {"volume_condition": _condition(each)}} for each in entries]
-        return build("ListVolumesResponse", entries=shown, next_token=token)
+        entries, token = await cut(pages, shown, request)
+        return build("ListVolumesResponse", entries=entries, next_token=token)
 
     async def capacity(self, request: Any) -> Any:
         bridge, info = self._bridge, self._bridge.view.info
@@ -238,34 +244,39 @@ def _shown(seen: ListedAsset) -> Any:
 
 
 def _condition(seen: ListedAsset) -> dict[str, Any]:
-    return {"abnormal": bool(seen.condition), "message": seen.condition or "nothing is known to be wrong"}
+    text = shortened(redacted(seen.condition)) if seen.condition else "nothing is known to be wrong"
+    return {"abnormal": bool(seen.condition), "message": text}
 
 
 # --- pages --------------------------------------------------------------------------------------------------------
 
 
 async def cut(
-    pages: Callable[[str | None], AsyncIterator[tuple[str | None, dict[str, T]]]], request: Any
-) -> tuple[list[T], str]:
-    """Return at most `max_entries` of what the pages have, by handles, and the token of the rest ("" = that was all).
+    pages: Callable[[str | None], AsyncIterator[tuple[str | None, dict[str, T]]]],
+    shown: Callable[[T], Any],
+    request: Any,
+) -> tuple[list[Any], str]:
+    """Return at most `max_entries` of what the pages have, as entries, and the token of the rest ("" = that was all).
 
-    pages: yields each page of the backend from a token on, with the token that asks for it. A token of ours says which
-    of them comes next and the handle that was the last, so that what comes and goes meanwhile moves nothing.
+    pages: yields each page of the backend, by handles, from a token on, with the token that asks for it. A token of
+    ours says which of them comes next and the handle that was the last, so that what comes and goes meanwhile moves
+    nothing.
     """
     if request.max_entries < 0:
         raise CsiError("INVALID_ARGUMENT", f"max_entries is {request.max_entries}")
     most = min(request.max_entries or MOST_ENTRIES, MOST_ENTRIES)
     page, after = read_token(request.starting_token)
-    taken: list[T] = []
-    last = ""
+    taken: list[Any] = []
+    left = _MOST_BYTES
     try:
         async for token, found in pages(page):
             handles = sorted(handle for handle in found if token != page or handle > after)
-            room = most - len(taken)
-            if len(handles) > room:
-                last = handles[room - 1] if room else ""
-                return [*taken, *(found[each] for each in handles[:room])], token_of(token, last)
-            taken += [found[each] for each in handles]
+            for number, handle in enumerate(handles):
+                entry = shown(found[handle])
+                left -= entry.ByteSize()
+                if len(taken) == most or left < 0:
+                    return taken, token_of(token, handles[number - 1] if number else "")
+                taken.append(entry)
     except (InvalidArgument, NotFound) as error:
         raise CsiError("ABORTED", f"the list cannot be continued: {error.message}; begin again") from None
     return taken, ""

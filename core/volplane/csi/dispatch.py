@@ -28,8 +28,8 @@ MARGIN: Final = 0.2
 """Seconds before a caller's deadline at which it is answered: a call without an answer tells it nothing."""
 LONGEST_CALL: Final = 600.0
 """Seconds that a caller without a deadline waits."""
-LARGEST_REQUEST: Final = 4 << 20
-"""Bytes. gRPC itself would answer a code that sidecars take for final."""
+LARGEST_MESSAGE: Final = 4 << 20
+"""Bytes of a request, and of a response that callers take. gRPC itself gives a code that sidecars take for final."""
 
 Handler = Callable[[Any, bytes, float], Awaitable[Any]]
 
@@ -127,8 +127,8 @@ class Dispatch:
             raise CsiError("ABORTED", f"{method} failed by an error of the bridge; its log has more") from None
 
     async def _call(self, method: str, content: bytes, seconds: float) -> bytes:
-        if len(content) > LARGEST_REQUEST:
-            raise CsiError("ABORTED", f"the request has {len(content)} bytes, at most {LARGEST_REQUEST} are read")
+        if len(content) > LARGEST_MESSAGE:
+            raise CsiError("ABORTED", f"the request has {len(content)} bytes, at most {LARGEST_MESSAGE} are read")
         try:
             request = without_secrets(message(f"{method}Request").FromString(content))
         except DecodeError:
@@ -139,8 +139,10 @@ class Dispatch:
             self._bridge.require_ready()
             digest = hashlib.sha256(method.encode() + b"\0" + request.SerializeToString(deterministic=True)).digest()
             response = await self._handlers[method](request, digest, before(seconds))
-        content_of_response: bytes = response.SerializeToString()
-        return content_of_response
+        answer: bytes = response.SerializeToString()
+        if len(answer) > LARGEST_MESSAGE:
+            raise CsiError("ABORTED", f"the response has {len(answer)} bytes, callers take {LARGEST_MESSAGE}")
+        return answer
 
 
 def before(seconds: float) -> float:

@@ -6,9 +6,11 @@ on a file beside it is held first.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import socket
 import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -88,9 +90,19 @@ def owned(path: Path) -> Iterator[None]:
             mode = 0
         if mode and not stat.S_ISSOCK(mode):
             raise ConfigurationError(f"{path} is no socket; remove it, or choose another endpoint")
+        if mode and _answers(path):
+            raise ConfigurationError(f"another program listens on {path}; stop it, or choose another endpoint")
         yield
     finally:
         os.close(fd)
+
+
+def _answers(path: Path) -> bool:
+    """Tell whether a process listens there, such as another driver, which knows nothing of the lock."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)
+        # What is too busy to take a connection lives, too.
+        return caller.connect_ex(str(path)) in (0, errno.EAGAIN)
 
 
 class Server:

@@ -148,6 +148,9 @@ class Snapshots:
             return build("ListSnapshotsResponse", entries=[{"snapshot": _shown(each)} for each in entries])
         bridge, source = self._bridge, request.source_volume_id
 
+        def shown(snapshot: Snapshot) -> Any:
+            return build("ListSnapshotsResponse.Entry", snapshot=_shown(snapshot))
+
         async def pages(page: str | None) -> AsyncIterator[tuple[str | None, dict[str, Snapshot]]]:
             while True:
                 found = await bridge.ask(ListSnapshotsRequest(context=bridge.context(), page=page))
@@ -157,8 +160,8 @@ class Snapshots:
                 if page is None:
                     return
 
-        listed, token = await cut(pages, request)
-        return build("ListSnapshotsResponse", entries=[{"snapshot": _shown(each)} for each in listed], next_token=token)
+        entries, token = await cut(pages, shown, request)
+        return build("ListSnapshotsResponse", entries=entries, next_token=token)
 
 
 def _shown(snapshot: Snapshot, source: str = "") -> Any:
