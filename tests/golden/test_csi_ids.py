@@ -33,9 +33,10 @@ def test_marks_are_those_that_were_ever_written() -> None:
     for name, marks in GOLDEN["owners"].items():
         owner = ids.owner_of(name, "prod/csi", 1)
         assert [owner.cluster_id, owner.claim_uid, owner.volume_name, owner.generation] == marks
-    for name, marks in GOLDEN["snapshots"].items():
-        mark = ids.snapshot_owner_of(name, "prod/csi")
-        assert [mark.cluster_id, mark.snapshot_uid, mark.content_name] == marks
+    for kind, owner_of in (("snapshots", ids.snapshot_owner_of), ("groups", ids.group_owner_of)):
+        for name, marks in GOLDEN[kind].items():
+            mark = owner_of(name, "prod/csi")
+            assert [mark.cluster_id, mark.snapshot_uid, mark.content_name] == marks
 
 
 def test_a_token_that_an_earlier_version_gave_out_is_read() -> None:

@@ -26,6 +26,7 @@ CODES: Final[Mapping[type[BackendError], Mapping[str, str]]] = MappingProxyType(
             ANY: "FAILED_PRECONDITION",
             "CreateVolume": "ALREADY_EXISTS",
             "CreateSnapshot": "ALREADY_EXISTS",
+            "CreateVolumeGroupSnapshot": "ALREADY_EXISTS",
         },
         # The bridge itself goes on with the next generation.
         errors.AlreadyDeleted: {ANY: "ABORTED"},
@@ -57,6 +58,8 @@ CALLERS: Final[Mapping[str, str]] = MappingProxyType(
         "DeleteSnapshot": "external-snapshotter",
         "NodePublishVolume": "kubelet",
         "NodeExpandVolume": "kubelet",
+        "CreateVolumeGroupSnapshot": "external-snapshotter",
+        "DeleteVolumeGroupSnapshot": "external-snapshotter",
     }
 )
 """Method that changes something -> who calls it."""
@@ -73,7 +76,7 @@ NOT_FINAL: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 )
 """Caller -> the codes after which it still counts with what it asked for. After any other one it forgets."""
 
-PROVEN: Final = frozenset({"CreateVolume", "CreateSnapshot"})
+PROVEN: Final = frozenset({"CreateVolume", "CreateSnapshot", "CreateVolumeGroupSnapshot"})
 """The methods whose final codes make a caller forget what they may have made, so that nobody would delete it."""
 
 

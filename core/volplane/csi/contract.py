@@ -15,6 +15,10 @@ SERVICES: Final[Mapping[str, tuple[str, ...]]] = {
         *("CreateSnapshot", "DeleteSnapshot", "ListSnapshots", "GetSnapshot"),
         *("ControllerExpandVolume", "ControllerGetVolume", "ControllerModifyVolume"),
     ),
+    "GroupController": (
+        *("GroupControllerGetCapabilities", "CreateVolumeGroupSnapshot", "DeleteVolumeGroupSnapshot"),
+        "GetVolumeGroupSnapshot",
+    ),
     "Node": (
         *("NodeStageVolume", "NodeUnstageVolume", "NodePublishVolume", "NodeUnpublishVolume"),
         *("NodeGetVolumeStats", "NodeExpandVolume", "NodeGetCapabilities", "NodeGetInfo"),
@@ -235,6 +239,39 @@ ControllerExpandVolumeRequest
 ControllerExpandVolumeResponse
   1 capacity_bytes int64
   2 node_expansion_required bool
+GroupControllerGetCapabilitiesRequest
+GroupControllerGetCapabilitiesResponse
+  1 capabilities GroupControllerServiceCapability[]
+GroupControllerServiceCapability
+  1 rpc RPC of type
+GroupControllerServiceCapability.RPC
+  1 type Type
+enum GroupControllerServiceCapability.RPC.Type
+  0 UNKNOWN
+  1 CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
+CreateVolumeGroupSnapshotRequest
+  1 name string
+  2 source_volume_ids string[]
+  3 secrets map secret
+  4 parameters map
+CreateVolumeGroupSnapshotResponse
+  1 group_snapshot VolumeGroupSnapshot
+VolumeGroupSnapshot
+  1 group_snapshot_id string
+  2 snapshots Snapshot[]
+  3 creation_time .Timestamp
+  4 ready_to_use bool
+DeleteVolumeGroupSnapshotRequest
+  1 group_snapshot_id string
+  2 snapshot_ids string[]
+  3 secrets map secret
+DeleteVolumeGroupSnapshotResponse
+GetVolumeGroupSnapshotRequest
+  1 group_snapshot_id string
+  2 snapshot_ids string[]
+  3 secrets map secret
+GetVolumeGroupSnapshotResponse
+  1 group_snapshot VolumeGroupSnapshot
 NodeStageVolumeRequest
   1 volume_id string
   2 publish_context map

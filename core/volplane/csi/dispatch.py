@@ -14,6 +14,7 @@ from volplane.csi.bridge import Bridge
 from volplane.csi.codes import CsiError, code_of
 from volplane.csi.controller import Volumes as Controller
 from volplane.csi.controller import capabilities_of
+from volplane.csi.groups import GROUP_HOOKS, Groups
 from volplane.csi.identity import Identity
 from volplane.csi.node import Node
 from volplane.csi.snapshots import Snapshots
@@ -80,6 +81,18 @@ class Dispatch:
                 "ControllerUnpublishVolume": controller.unpublish,
             }
             self._handlers = {**self._handlers, **attaching}
+        if self._bridge.supports(*GROUP_HOOKS):
+            groups = Groups(self._bridge)
+            self._always = {
+                **self._always,
+                "GroupControllerGetCapabilities": lambda _request, _digest, _seconds: groups.capabilities(),
+            }
+            self._handlers = {
+                **self._handlers,
+                "CreateVolumeGroupSnapshot": groups.create,
+                "DeleteVolumeGroupSnapshot": groups.delete,
+                "GetVolumeGroupSnapshot": lambda request, _digest, _seconds: groups.get(request),
+            }
 
     def _serve_node(self, node: Node) -> None:
         self._always = {

@@ -6,6 +6,7 @@ from typing import Any
 
 from volplane.csi.bridge import Bridge
 from volplane.csi.codes import CsiError
+from volplane.csi.groups import GROUP_HOOKS
 from volplane.csi.wire import build, message
 
 
@@ -25,6 +26,8 @@ class Identity:
     async def capabilities(self) -> Any:
         service, growth = message("PluginCapability.Service"), message("PluginCapability.VolumeExpansion")
         capabilities = [{"service": service(type="CONTROLLER_SERVICE")}] if self._controls else []
+        if self._controls and self._bridge.supports(*GROUP_HOOKS):
+            capabilities.append({"service": service(type="GROUP_CONTROLLER_SERVICE")})
         if self._bridge.keys:
             capabilities.append({"service": service(type="VOLUME_ACCESSIBILITY_CONSTRAINTS")})
         if self._bridge.supports("expand"):

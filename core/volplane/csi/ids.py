@@ -59,6 +59,12 @@ def snapshot_owner_of(snapshot: str, cluster_id: str) -> SnapshotOwnership:
     return SnapshotOwnership(cluster_id=cluster_id, snapshot_uid=uid, content_name=f"snapcontent-{uid}")
 
 
+def group_owner_of(group: str, cluster_id: str) -> SnapshotOwnership:
+    """Return the marks of the snapshots of the group of this name."""
+    uid = group.removeprefix("groupsnapshot-")
+    return SnapshotOwnership(cluster_id=cluster_id, snapshot_uid=uid, content_name=f"groupsnapcontent-{uid}")
+
+
 def required_id(value: str, field: str, longest: int = LONGEST_ID) -> str:
     """Return an id that must be given. Raises CsiError."""
     if not value:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
-from volplane.assets import Absent, Snapshot
+from volplane.assets import Absent, GroupSnapshot, Snapshot
 from volplane.csi.bridge import METADATA, Bridge, identity_of
 from volplane.csi.codes import CsiError, code_of
 from volplane.csi.controller import cut
@@ -18,10 +18,71 @@ from volplane.errors import AlreadyExists, BackendError, InvalidArgument, NotFou
 from volplane.requests import (
     DeleteSnapshotRequest,
     FindSnapshotRequest,
+    HookRequest,
     ListSnapshotsRequest,
     SnapshotIdentity,
     SnapshotRequest,
 )
+
+S = TypeVar("S", Snapshot, GroupSnapshot)
+
+
+class Making:
+    """Makes snapshots, or groups of them, so that the answer is an end only where that is proven."""
+
+    def __init__(self, bridge: Bridge, method: str) -> None:
+        self._bridge = bridge
+        self._method = method
+        self._doubts = Doubts(bridge)
+
+    async def make(
+        self,
+        flight: Flight,
+        name: str,
+        *,
+        request: Callable[[], Awaitable[HookRequest[Any]]],
+        find: Callable[[], Awaitable[S | Absent]],
+        fits: Callable[[S], bool],
+    ) -> S:
+        """Return what the request asks for. Raises CsiError.
+
+        request: raises NotFound if a source is gone. find: looks for what has this name; fits: whether that is of the
+        same sources.
+        """
+        begun = False
+        try:
+            try:
+                asked = await request()
+            except NotFound:
+                # A source may be gone since an attempt whose answer was lost.
+                found = await find()
+                if isinstance(found, Absent) or not fits(found):
+                    raise
+                made = found
+            else:
+                begun = True
+                made = await self._bridge.finish(flight, asked)
+                if not fits(made):
+                    raise AlreadyExists(f"{name} is of other sources")
+            for each in made.snapshots if isinstance(made, GroupSnapshot) else (made,):
+                if each.failed:
+                    raise OutcomeUnknown(f"snapshot {each.handle} failed: {each.failed}")
+        except BackendError as error:
+            if begun:
+                self._doubts.note(name, error)
+            gone = error.nothing_left or await self._absent(name, find)
+            raise CsiError(code_of(error, self._method, nothing_there=gone), str(error)) from None
+        self._doubts.note(name, None)
+        return made
+
+    async def _absent(self, name: str, find: Callable[[], Awaitable[S | Absent]]) -> bool:
+        """Tell whether it is proven that there is nothing of this name."""
+        if not self._doubts.settled(name):
+            return False
+        try:
+            return isinstance(await find(), Absent)
+        except BackendError:
+            return False
 
 
 class Snapshots:
@@ -29,7 +90,7 @@ class Snapshots:
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
-        self._doubts = Doubts(bridge)
+        self._making = Making(bridge, "CreateSnapshot")
 
     async def create(self, request: Any, digest: bytes, seconds: float) -> Any:
         self._require("create_snapshot")
@@ -48,27 +109,14 @@ class Snapshots:
             raise CsiError("UNIMPLEMENTED", f"this driver has no {hook.replace('_', ' ')}")
 
     async def _create(self, flight: Flight, name: str, source: str, given: Any) -> Any:
-        begun = False
-        try:
-            try:
-                request = await self._request(flight, name, source, given)
-            except NotFound:
-                # A source may be gone since an attempt whose answer was lost.
-                snapshot = await self._found(name)
-                if not isinstance(snapshot, Snapshot) or snapshot.source != source:
-                    raise
-            else:
-                begun = True
-                snapshot = await self._bridge.finish(flight, request)
-            if snapshot.failed:
-                raise OutcomeUnknown(f"snapshot {snapshot.handle} failed: {snapshot.failed}")
-        except BackendError as error:
-            if begun:
-                self._doubts.note(name, error)
-            gone = error.nothing_left or await self._absent(name)
-            raise CsiError(code_of(error, "CreateSnapshot", nothing_there=gone), str(error)) from None
-        self._doubts.note(name, None)
-        return build("CreateSnapshotResponse", snapshot=_shown(snapshot, source))
+        made = await self._making.make(
+            flight,
+            name,
+            request=lambda: self._request(flight, name, source, given),
+            find=lambda: self._found(name),
+            fits=lambda found: found.source in ("", source),
+        )
+        return build("CreateSnapshotResponse", snapshot=shown(made, source))
 
     async def _request(self, flight: Flight, name: str, source: str, given: Any) -> SnapshotRequest:
         bridge = self._bridge
@@ -91,15 +139,6 @@ class Snapshots:
             ),
             parameters=bridge.view.typed_parameters(own_parameters(given), of_snapshot=True),
         )
-
-    async def _absent(self, name: str) -> bool:
-        """Tell whether it is proven that there is no snapshot of this name."""
-        if not self._doubts.settled(name):
-            return False
-        try:
-            return isinstance(await self._found(name), Absent)
-        except BackendError:
-            return False
 
     async def _found(self, name: str) -> Snapshot | Absent:
         bridge = self._bridge
@@ -137,7 +176,7 @@ class Snapshots:
         found = await self._bridge.snapshot(required_id(request.snapshot_id, "snapshot_id"))
         if found is None:
             raise CsiError("NOT_FOUND", f"snapshot_id {request.snapshot_id!r}: there is no such snapshot")
-        return build("GetSnapshotResponse", snapshot=_shown(found))
+        return build("GetSnapshotResponse", snapshot=shown(found))
 
     async def list(self, request: Any) -> Any:
         """List ours; asked for one by its id also that of a person, which a caller wants to know to be ready."""
@@ -145,11 +184,11 @@ class Snapshots:
         if request.snapshot_id:
             found = await self._bridge.snapshot(request.snapshot_id)
             entries = [] if found is None or request.source_volume_id not in ("", found.source) else [found]
-            return build("ListSnapshotsResponse", entries=[{"snapshot": _shown(each)} for each in entries])
+            return build("ListSnapshotsResponse", entries=[{"snapshot": shown(each)} for each in entries])
         bridge, source = self._bridge, request.source_volume_id
 
-        def shown(snapshot: Snapshot) -> Any:
-            return build("ListSnapshotsResponse.Entry", snapshot=_shown(snapshot))
+        def entry(snapshot: Snapshot) -> Any:
+            return build("ListSnapshotsResponse.Entry", snapshot=shown(snapshot))
 
         async def pages(page: str | None) -> AsyncIterator[tuple[str | None, dict[str, Snapshot]]]:
             while True:
@@ -160,19 +199,25 @@ class Snapshots:
                 if page is None:
                     return
 
-        entries, token = await cut(pages, shown, request)
+        entries, token = await cut(pages, entry, request)
         return build("ListSnapshotsResponse", entries=entries, next_token=token)
 
 
-def _shown(snapshot: Snapshot, source: str = "") -> Any:
-    """Return it for callers. source: of the request; else as the backend knows it."""
-    created = snapshot.created_at if snapshot.created_at is not None else time.time()
-    seconds, fraction = divmod(created, 1)
+def shown(snapshot: Snapshot, source: str = "", group: str = "") -> Any:
+    """Return it for callers. source: of the request; else as the backend knows it. group: in whose message it is."""
     return build(
         "Snapshot",
         snapshot_id=snapshot.handle,
         source_volume_id=source or snapshot.source,
         size_bytes=snapshot.size_bytes,
-        creation_time={"seconds": int(seconds), "nanos": int(fraction * 1e9)},
+        creation_time=moment_of(snapshot),
         ready_to_use=snapshot.ready and not snapshot.failed,
+        group_snapshot_id=group,
     )
+
+
+def moment_of(*snapshots: Snapshot) -> dict[str, int]:
+    """Return the moment at which they were cut, the first that is known; else now."""
+    moments = [each.created_at for each in snapshots if each.created_at is not None]
+    seconds, fraction = divmod(min(moments, default=time.time()), 1)
+    return {"seconds": int(seconds), "nanos": int(fraction * 1e9)}

@@ -556,6 +556,83 @@ async def a_volume_is_shown(csi: Caller) -> None:
     await csi.refused("NOT_FOUND", "ControllerGetVolume", volume_id="reallyfakevolumeid")
 
 
+# --- the service GroupController ----------------------------------------------------------------------------------
+
+
+async def groups_are_announced(csi: Caller) -> bool | None:
+    """GroupControllerGetCapabilities should return appropriate capabilities"""
+    if not csi.has("create_group_snapshot"):
+        return False
+    (capability,) = (await csi.call("GroupControllerGetCapabilities")).capabilities
+    assert capability.rpc.type == 1
+    assert 3 in [each.service.type for each in (await csi.call("GetPluginCapabilities")).capabilities]
+    return None
+
+
+async def a_group_needs_a_name(csi: Caller) -> bool | None:
+    """CreateVolumeGroupSnapshot should fail when no name is provided (nor volumes)"""
+    if not csi.has("create_group_snapshot"):
+        return False
+    await csi.refused("INVALID_ARGUMENT", "CreateVolumeGroupSnapshot", source_volume_ids=["testId"])
+    for sources in ([], ["testId", "testId"], [""]):
+        await csi.refused("INVALID_ARGUMENT", "CreateVolumeGroupSnapshot", name="group", source_volume_ids=sources)
+    return None
+
+
+async def a_group_that_is_asked_for_needs_an_id(csi: Caller) -> bool | None:
+    """GetVolumeGroupSnapshot (2: no id, invalid id)"""
+    if not csi.has("find_group_snapshot"):
+        return False
+    await csi.refused("INVALID_ARGUMENT", "GetVolumeGroupSnapshot")
+    await csi.refused("NOT_FOUND", "GetVolumeGroupSnapshot", group_snapshot_id="reallyfakegroup")
+    return None
+
+
+async def a_group_that_is_deleted_needs_an_id(csi: Caller) -> bool | None:
+    """DeleteVolumeGroupSnapshot (2: no id, invalid id)"""
+    if not csi.has("delete_group_snapshot"):
+        return False
+    await csi.refused("INVALID_ARGUMENT", "DeleteVolumeGroupSnapshot")
+    await csi.call("DeleteVolumeGroupSnapshot", group_snapshot_id="reallyfakegroup")
+    return None
+
+
+async def a_group_is_made_once_and_deleted_whole(csi: Caller) -> bool | None:
+    """CreateVolumeGroupSnapshot, GetVolumeGroupSnapshot and DeleteVolumeGroupSnapshot (the specification)"""
+    if not csi.has("create_group_snapshot"):
+        return False
+    volumes = [(await csi.create(f"sanity-{number}")).volume_id for number in range(3)]
+    if csi.has("attach"):
+        for each in volumes[:2]:
+            await csi.call("ControllerPublishVolume", volume_id=each, node_id=csi.node, volume_capability=WRITER)
+    wanted = {"name": "groupsnapshot-1", "source_volume_ids": volumes[:2]}
+    try:
+        made = (await csi.call("CreateVolumeGroupSnapshot", **wanted)).group_snapshot
+    except CsiError as error:
+        if error.code != "INVALID_ARGUMENT":
+            raise
+        return False  # These volumes cannot be cut at one moment.
+    members = [each.snapshot_id for each in made.snapshots]
+    assert {each.source_volume_id for each in made.snapshots} == set(volumes[:2])
+    assert {each.group_snapshot_id for each in made.snapshots} == {made.group_snapshot_id}
+    assert made.ready_to_use == all(each.ready_to_use for each in made.snapshots)
+    group = {"group_snapshot_id": made.group_snapshot_id, "snapshot_ids": members}
+    again = (await csi.call("CreateVolumeGroupSnapshot", **wanted)).group_snapshot
+    for shown in (again, (await csi.call("GetVolumeGroupSnapshot", **group)).group_snapshot):
+        assert shown.group_snapshot_id == made.group_snapshot_id
+        assert sorted(each.snapshot_id for each in shown.snapshots) == sorted(members)
+        assert shown.creation_time == made.creation_time
+    other = {**wanted, "source_volume_ids": volumes[1:]}
+    await csi.refused("ALREADY_EXISTS", "CreateVolumeGroupSnapshot", **other)
+    await csi.refused("INVALID_ARGUMENT", "DeleteVolumeGroupSnapshot", **{**group, "snapshot_ids": members[:1]})
+    await csi.call("DeleteVolumeGroupSnapshot", **group)
+    await csi.refused("NOT_FOUND", "GetVolumeGroupSnapshot", **group)
+    for each in members:
+        await csi.refused("NOT_FOUND", "GetSnapshot", snapshot_id=each)
+    await csi.call("DeleteVolumeGroupSnapshot", **group)
+    return None
+
+
 SPECIFICATIONS: tuple[Specification, ...] = tuple(
     value
     for name, value in list(globals().items())

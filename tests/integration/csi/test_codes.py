@@ -39,7 +39,7 @@ def classes() -> Iterator[type[BackendError]]:
 
 def test_every_class_has_a_code_for_every_method() -> None:
     for kind in classes():
-        for method in (*SERVICES["Controller"], *SERVICES["Node"]):
+        for method in (*SERVICES["Controller"], *SERVICES["GroupController"], *SERVICES["Node"]):
             assert code_of(made(kind), method, nothing_there=False) in GRPC
     assert {kind for kind in classes() if kind not in CODES} == {BackendError, OfAPlugin}
 
@@ -62,7 +62,7 @@ def test_what_the_callers_take_for_an_end_is_what_their_sources_say() -> None:
         "external-snapshotter": goes_on | {"RESOURCE_EXHAUSTED"},
         "kubelet": goes_on | {"RESOURCE_EXHAUSTED"},
     }
-    assert set(CALLERS) <= {*SERVICES["Controller"], *SERVICES["Node"]}
+    assert set(CALLERS) <= {*SERVICES["Controller"], *SERVICES["GroupController"], *SERVICES["Node"]}
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ async def test_a_process_that_is_killed_answers_as_the_model_allows(directory: P
     root.mkdir()
     options = ["--backend", "hostpath", "-o", f"root={root}", "-o", "node_name=node-1", "--cluster", "here"]
     command = [sys.executable, "-m", "volplane", "csi", *options, "--endpoint", f"unix://{path}"]
-    for seed in range(20):
+    for seed in range(6):
         await judged_process(Process(command, path), seed, Model(), ())
         assert not list(root.glob("csi/*"))
 
