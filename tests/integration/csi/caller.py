@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from backends import start_all
+from volplane import NodeIdentity
 from volplane.csi.bridge import Bridge
 from volplane.csi.codes import CsiError
 from volplane.csi.dispatch import Dispatch
@@ -92,14 +93,21 @@ class Caller:
         return self.bridge.supports(*hooks)
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """Ids of the nodes, as the official node plugin of the cloud gives them."""
+        return tuple(node_id(each) for each in self.subject.nodes)
+
+    @property
     def node(self) -> str:
-        """Id of a node, as the official node plugin of the cloud gives it."""
-        node = self.subject.nodes[0]
-        machine = node.instance_id
-        if machine.startswith("gce://"):
-            project, zone, name = machine.removeprefix("gce://").split("/")
-            return f"projects/{project}/zones/{zone}/instances/{name}"
-        return machine.rpartition("/")[2] or node.name
+        return self.nodes[0]
+
+
+def node_id(node: NodeIdentity) -> str:
+    machine = node.instance_id
+    if machine.startswith("gce://"):
+        project, zone, name = machine.removeprefix("gce://").split("/")
+        return f"projects/{project}/zones/{zone}/instances/{name}"
+    return machine.rpartition("/")[2] or node.name
 
 
 def driver_of(subject: Subject) -> Driver:

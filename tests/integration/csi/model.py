@@ -275,6 +275,8 @@ class RandomCalls:
     short: Sequence[float] = (0.001, 0.3, 2.0)
     nodes: Sequence[str] = ("node-1", "node-2")
     pause: float = 0.2
+    unit: int = MIB
+    """Of sizes."""
     last: Call | None = None
 
     async def run(self, steps: int, *, kills: bool = True) -> None:
@@ -303,15 +305,15 @@ class RandomCalls:
     def _choices(self) -> Iterator[Callable[[], Call]]:
         volumes = [(name, id_) for id_, name in self.model.told.items() if name in NAMES]
         snapshots = [(name, id_) for id_, name in self.model.told.items() if name in SNAPSHOTS]
-        pick, sizes = self.random.choice, (MIB, 2 * MIB)
+        pick, unit = self.random.choice, self.unit
         demands = ("single", "single", "multi", "wrong")
         for _ in range(3):
-            yield lambda: Call("CreateVolume", pick(NAMES), demand=pick(demands), size=pick(sizes))
+            yield lambda: Call("CreateVolume", pick(NAMES), demand=pick(demands), size=pick((unit, 2 * unit)))
         if volumes:
             name, id_ = pick(volumes)
             yield lambda: Call("DeleteVolume", name, id_)
             if "ControllerExpandVolume" in self.server.features:
-                yield lambda: Call("ControllerExpandVolume", name, id_, size=3 * MIB)
+                yield lambda: Call("ControllerExpandVolume", name, id_, size=3 * unit)
             if "ControllerPublishVolume" in self.server.features:
                 yield lambda: Call("ControllerPublishVolume", name, id_, node=pick(self.nodes))
                 yield lambda: Call("ControllerUnpublishVolume", name, id_, node=pick(self.nodes))
@@ -320,7 +322,7 @@ class RandomCalls:
         if snapshots:
             snapshot, cut = pick(snapshots)
             yield lambda: Call("DeleteSnapshot", snapshot, cut)
-            yield lambda: Call("CreateVolume", pick(NAMES), demand=f"of {cut}", size=3 * MIB)
+            yield lambda: Call("CreateVolume", pick(NAMES), demand=f"of {cut}", size=3 * unit)
 
     async def _together(self, calls: Sequence[Call]) -> list[tuple[Call, Answer]]:
         """Make the calls at once, some with little time, some by callers that are killed."""
