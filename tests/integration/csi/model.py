@@ -174,11 +174,14 @@ class Model:
     """Name -> calls that may still be performed."""
     told: dict[str, str] = field(default_factory=dict)
     """Id -> name."""
+    deleted: set[str] = field(default_factory=set)
+    """Ids of what may have been deleted."""
     history: list[str] = field(default_factory=list)
 
     def judge(self, batch: Sequence[tuple[Call, Answer]]) -> None:
         """Take the answers of calls that were made at once. Raises ViolationError."""
         self.history += [f"{call} -> {answer}" for call, answer in batch]
+        self.deleted |= {call.id for call, _ in batch if call.method.startswith("Delete")}
         for name in {call.name: None for call, _ in batch}:
             self._judge(name, [each for each in batch if each[0].name == name])
 
@@ -277,6 +280,8 @@ class RandomCalls:
     pause: float = 0.2
     unit: int = MIB
     """Of sizes."""
+    again: bool = True
+    """Names are used again after a deletion. Not where ids are names: an old snapshot is not of the new volume."""
     last: Call | None = None
 
     async def run(self, steps: int, *, kills: bool = True) -> None:
@@ -307,8 +312,10 @@ class RandomCalls:
         snapshots = [(name, id_) for id_, name in self.model.told.items() if name in SNAPSHOTS]
         pick, unit = self.random.choice, self.unit
         demands = ("single", "single", "multi", "wrong")
-        for _ in range(3):
-            yield lambda: Call("CreateVolume", pick(NAMES), demand=pick(demands), size=pick((unit, 2 * unit)))
+        gone = () if self.again else [name for id_, name in self.model.told.items() if id_ in self.model.deleted]
+        names = [name for name in NAMES if name not in gone]
+        for _ in range(3 if names else 0):
+            yield lambda: Call("CreateVolume", pick(names), demand=pick(demands), size=pick((unit, 2 * unit)))
         if volumes:
             name, id_ = pick(volumes)
             yield lambda: Call("DeleteVolume", name, id_)
@@ -322,7 +329,8 @@ class RandomCalls:
         if snapshots:
             snapshot, cut = pick(snapshots)
             yield lambda: Call("DeleteSnapshot", snapshot, cut)
-            yield lambda: Call("CreateVolume", pick(NAMES), demand=f"of {cut}", size=3 * unit)
+            if names:
+                yield lambda: Call("CreateVolume", pick(names), demand=f"of {cut}", size=3 * unit)
 
     async def _together(self, calls: Sequence[Call]) -> list[tuple[Call, Answer]]:
         """Make the calls at once, some with little time, some by callers that are killed."""

@@ -153,7 +153,8 @@ async def judged(backend: str, seed: int, steps: int = STEPS) -> None:
         server = Virtual(unsteady(subject, chance), chance)
         await server.start()
         try:
-            far = {"pause": 5.0, "unit": GIB} if backend in CLOUDS else {}
+            far: dict[str, Any] = {"pause": 5.0, "unit": GIB} if backend in CLOUDS else {}
+            far |= {"again": False} if backend == "gce_pd" else {}
             await RandomCalls(server, chance, Model(), nodes=server.csi.nodes[:2], **far).run(steps)
         except ViolationError as error:
             raise ViolationError(f"backend {backend}, seed {seed}:\n{error}") from None
