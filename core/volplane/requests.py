@@ -329,6 +329,9 @@ class ListRequest(HookRequest[AssetPage]):
     hook: ClassVar[str] = "list_assets"
     page: str | None = None
     """`next_page` of the previous page; None for the first."""
+    max_entries: int = 0
+    """How many suit the caller on one page; 0 = any number. A backend whose pages cost no more if they are larger need
+    not look at it. What it leaves out is on the next page."""
     archives: bool = False
     """Asked of a driver with `DriverInfo.archives`: return its archives instead, and no assets."""
 
@@ -431,6 +434,8 @@ class ListSnapshotsRequest(HookRequest[SnapshotPage]):
     hook: ClassVar[str] = "list_snapshots"
     page: str | None = None
     """`next_page` of the previous page; None for the first."""
+    max_entries: int = 0
+    """As in `ListRequest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,10 +144,10 @@ class Bridge:
             return None  # It can be none of this driver.
         return None if isinstance(found, Absent) or found.handle != handle else found
 
-    async def pages(self, page: str | None = None) -> AsyncIterator[AssetPage]:
-        """Yield the pages of all assets from this one on."""
+    async def pages(self, page: str | None = None, most: int = 0) -> AsyncIterator[AssetPage]:
+        """Yield the pages of all assets from this one on. most: how many assets of each are of use; 0: all."""
         while True:
-            answer = await self.ask(ListRequest(context=self.context(), page=page))
+            answer = await self.ask(ListRequest(context=self.context(), page=page, max_entries=most))
             yield answer
             page = answer.next_page
             if page is None:

@@ -193,7 +193,7 @@ class Volumes:
             return build("ListVolumesResponse.Entry", volume=_shown(asset), status=status)
 
         async def pages(page: str | None) -> AsyncIterator[tuple[str | None, dict[str, ListedAsset]]]:
-            async for found in bridge.pages(page):
+            async for found in bridge.pages(page, request.max_entries):
                 yield page, {each.handle: each for each in found.assets if bridge.is_ours(each)}
                 page = found.next_page
 

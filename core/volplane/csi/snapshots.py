@@ -192,7 +192,8 @@ class Snapshots:
 
         async def pages(page: str | None) -> AsyncIterator[tuple[str | None, dict[str, Snapshot]]]:
             while True:
-                found = await bridge.ask(ListSnapshotsRequest(context=bridge.context(), page=page))
+                asked = ListSnapshotsRequest(context=bridge.context(), page=page, max_entries=request.max_entries)
+                found = await bridge.ask(asked)
                 ours = (each for each in found.snapshots if self._is_ours(each))
                 yield page, {each.handle: each for each in ours if source in ("", each.source)}
                 page = found.next_page

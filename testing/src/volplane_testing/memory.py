@@ -345,7 +345,7 @@ class MemoryBackend(BackendSpec):
         with self.storage.lock:
             self.storage.sweep()
             names = sorted(name for name in self.storage.assets if request.page is None or name > request.page)
-            taken = names[: self.storage.page]
+            taken = names[: min(self.storage.page, request.max_entries or self.storage.page)]
             assets = tuple(self._listed(self.storage.assets[name]) for name in taken)
             return AssetPage(assets=assets, next_page=taken[-1] if len(names) > len(taken) else None)
 
@@ -461,7 +461,7 @@ class MemoryBackend(BackendSpec):
         """List in the order of handles. A page token is the last handle of the page before."""
         with self.storage.lock:
             handles = sorted(h for h in self.storage.snapshots if request.page is None or h > request.page)
-            taken = handles[: self.storage.page]
+            taken = handles[: min(self.storage.page, request.max_entries or self.storage.page)]
             cut = tuple(self._cut(handle, self.storage.snapshots[handle]) for handle in taken)
             return SnapshotPage(snapshots=cut, next_page=taken[-1] if len(handles) > len(taken) else None)
 

@@ -416,7 +416,7 @@ class RandomCalls:
                     for node in self.nodes:
                         await self._ask_again(Call("ControllerUnpublishVolume", name, id_, node=node))
                 await self._ask_again(Call("DeleteVolume", name, id_))
-            await asyncio.sleep(self.pause)
+            await asyncio.sleep(self.pause * min(number + 1, 10))
         self.model.fail(f"{name} is never gone: {self.model.sure(name)}, {self.model.pending[name]}")
 
     async def _ask_again(self, call: Call) -> None:

@@ -16,16 +16,20 @@ from volplane import (
     Absent,
     AlreadyDeleted,
     Asset,
+    AssetPage,
     BackendError,
     DeleteRequest,
     Done,
     FindRequest,
     InProgress,
     InvalidArgument,
+    ListRequest,
+    ListSnapshotsRequest,
     Ownership,
     PermissionDenied,
     ProvisionRequest,
     ResourceExhausted,
+    SnapshotPage,
     hookimpl,
 )
 from volplane.csi import flights
@@ -398,6 +402,30 @@ async def test_a_backend_without_inspect_is_looked_through() -> None:
         for volume in made:
             await csi.delete(volume.volume_id)
         assert await csi.ids() == []
+
+
+async def test_a_backend_is_told_how_many_the_caller_wants() -> None:
+    class Asked(MemoryBackend):
+        most: ClassVar[list[int]] = []
+
+        @hookimpl
+        def list_assets(self, request: ListRequest) -> AssetPage:
+            Asked.most.append(request.max_entries)
+            return super().list_assets(request)
+
+        @hookimpl
+        def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:
+            Asked.most.append(request.max_entries)
+            return super().list_snapshots(request)
+
+    async with bridged(subject(Asked)) as csi:
+        made = [(await csi.create(f"pvc-{number}")).volume_id for number in range(3)]
+        assert await csi.ids() == made
+        page = await csi.call("ListVolumes", max_entries=2)
+        rest = await csi.call("ListVolumes", max_entries=2, starting_token=page.next_token)
+        assert [each.volume.volume_id for each in (*page.entries, *rest.entries)] == made
+        await csi.call("ListSnapshots", max_entries=1)
+        assert Asked.most == [0, 2, 2, 2, 1]
 
 
 async def test_texts_that_are_too_long_or_no_text_reach_no_hook() -> None:

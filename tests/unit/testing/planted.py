@@ -264,6 +264,15 @@ class CountsPages(MemoryBackend):
         return AssetPage(assets=tuple(listed), next_page=str(begin + 3) if len(names) > begin + 3 else None)
 
 
+class CutsItsList(MemoryBackend):
+    """It returns no more than the caller wants, and says nothing of the rest."""
+
+    @hookimpl
+    def list_assets(self, request: ListRequest) -> AssetPage:
+        page = super().list_assets(request)
+        return replace(page, next_page=None) if request.max_entries else page
+
+
 class DropsTheGeneration(MemoryBackend):
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
@@ -465,6 +474,7 @@ BUGS: dict[type[MemoryBackend], str] = {
     DetachesFromEverywhere: "a-late-detach-leaves-the-new-attachment",
     ForgetsToReturn: "attach-and-detach-work",
     CountsPages: "list-is-complete-while-things-change",
+    CutsItsList: "list-is-complete-over-pages",
     DropsTheGeneration: "list-shows-the-marks",
     ListsAssetsForArchives: "archives-are-listed-apart",
     CallsAssetsArchives: "archives-are-listed-apart",

@@ -160,6 +160,15 @@ class CountsPagesOfSnapshots(_Cuts):
         return SnapshotPage(snapshots=cut, next_page=str(begin + 3) if len(handles) > begin + 3 else None)
 
 
+class CutsItsListOfSnapshots(_Cuts):
+    """It returns no more than the caller wants, and says nothing of the rest."""
+
+    @hookimpl
+    def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:
+        page = super().list_snapshots(request)
+        return replace(page, next_page=None) if request.max_entries else page
+
+
 class ComparesNoSource(_Cuts):
     """Whoever asks for an empty asset gets the copy of a snapshot."""
 
@@ -329,6 +338,7 @@ SNAPSHOT_BUGS: dict[type[MemoryBackend], str] = {
     DeletesSnapshotsOfOthers: "delete-snapshot-refuses-the-snapshot-of-others",
     TrustsContents: "a-content-that-a-person-wrote-deletes-nothing-of-another-cluster",
     ListsNoSources: "list-snapshots-shows-the-marks",
+    CutsItsListOfSnapshots: "list-snapshots-shows-the-marks",
     CountsPagesOfSnapshots: "list-snapshots-is-complete-while-things-change",
     ComparesNoSource: "an-asset-is-made-from-a-snapshot",
     RestoresTheOldSize: "an-asset-from-a-snapshot-can-be-larger",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from volplane import (
     Absent,
@@ -22,7 +23,13 @@ from volplane_aws_ebs.api import Action
 from volplane_aws_ebs.ec2 import Ec2
 from volplane_aws_ebs.resources import Ec2Volume, existing, volume_id, volume_id_from
 
-_PAGE_SIZE = 500
+_PAGE_SIZE: Final = range(5, 501)
+"""Entries that EC2 puts on a page; fewer than 5 it refuses."""
+
+
+def page_size(wanted: int) -> int:
+    """Return the number of entries to ask for. wanted: by the caller; 0: any number."""
+    return min(max(wanted or _PAGE_SIZE[-1], _PAGE_SIZE[0]), _PAGE_SIZE[-1])
 
 
 def list_page(ec2: Ec2, request: ListRequest) -> AssetPage:
@@ -34,7 +41,8 @@ def list_page(ec2: Ec2, request: ListRequest) -> AssetPage:
     token = {"NextToken": request.page} if request.page else {}
     official = [ownership_tags.OFFICIAL.volume] if request.context.driver == ownership_tags.OFFICIAL.name else []
     filters = [{"Name": "tag-key", "Values": [ownership_tags.CLUSTER, *official]}]
-    answer = ec2.read(Action.DESCRIBE_VOLUMES, Filters=filters, MaxResults=_PAGE_SIZE, **token)
+    most = page_size(request.max_entries)
+    answer = ec2.read(Action.DESCRIBE_VOLUMES, Filters=filters, MaxResults=most, **token)
     volumes = [Ec2Volume.of(response) for response in answer.get("Volumes", ())]
     return AssetPage(
         assets=tuple(_listed(volume) for volume in volumes if not volume.being_deleted),

@@ -33,6 +33,7 @@ from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsError
 from volplane_aws_ebs.ec2 import SETTLE_SECONDS, Ec2
 from volplane_aws_ebs.errors import NOT_FOUND, is_throttled, outcome_unknown
+from volplane_aws_ebs.ownership import page_size
 from volplane_aws_ebs.resources import Ec2Snapshot, Ec2Volume, existing, snapshot_id_from, volume_id
 from volplane_aws_ebs.settings import Settings, check_tag_count
 from volplane_aws_ebs.snapshot_parameters import SnapshotParameters
@@ -42,7 +43,6 @@ from volplane_aws_ebs.state_waits import StateWaits
 STARTED = "begun"
 _LONGEST_PAUSE = 5.0
 _STEPS_LOOK = 1.0
-_PAGE_SIZE = 500
 _IN_USE = "InvalidSnapshot.InUse"
 _MOST_IMAGES = 5
 _LOCKED_RETRY = 3_600.0
@@ -88,7 +88,7 @@ def list_snapshots(ec2: Ec2, request: ListSnapshotsRequest) -> SnapshotPage:
         Action.DESCRIBE_SNAPSHOTS,
         OwnerIds=["self"],
         Filters=[{"Name": "tag-key", "Values": keys}],
-        MaxResults=_PAGE_SIZE,
+        MaxResults=page_size(request.max_entries),
         **token,
     )
     found = [Ec2Snapshot.of(response) for response in answer.get("Snapshots", ())]

@@ -144,12 +144,13 @@ class Compute:
         """Return the disks of this name in all places of the region, by calls that begin now. Raises GceError."""
         return self.names.fetch_now(name).value or Named()
 
-    def marked_disks(self, label: str, page: str | None) -> tuple[list[Disk], str | None]:
+    def marked_disks(self, label: str, page: str | None, most: int = 0) -> tuple[list[Disk], str | None]:
         """Return one page of the region's disks with this label, or all if it is "", and the token of the next one.
 
+        most: disks that suit the caller; 0: any number.
         Raises GceError, and Unavailable while a place cannot be read: what is there would be missing.
         """
-        fields = {"max_results": _PAGE_SIZE, **({"page_token": page} if page else {})}
+        fields = {"max_results": _page_size(most), **({"page_token": page} if page else {})}
         fields |= {"filter": f"labels.{label}:*"} if label else {}
         answer = self._client.call(Method.DISKS_AGGREGATED_LIST, **fields)
         disks, unread = self._of_places(answer)
@@ -201,12 +202,12 @@ class Compute:
         """Return the snapshot by a call that begins now. Raises GceError."""
         return self.snapshots.fetch_now(key).value
 
-    def marked_snapshots(self, label: str, page: str | None) -> tuple[list[DiskSnapshot], str | None]:
+    def marked_snapshots(self, label: str, page: str | None, most: int = 0) -> tuple[list[DiskSnapshot], str | None]:
         """Return one page of the project's snapshots, then images, with this label, or all if it is "", and the token
-        of the next one. Raises GceError.
+        of the next one. most: as in `marked_disks`. Raises GceError.
         """
         kind, _, token = (page or f"{SNAPSHOTS} ").partition(" ")
-        fields = {"max_results": _PAGE_SIZE, **({"page_token": token} if token else {})}
+        fields = {"max_results": _page_size(most), **({"page_token": token} if token else {})}
         fields |= {"filter": f"labels.{label}:*"} if label else {}
         answer = self._client.call(_SNAPSHOT_METHODS[kind][1], **fields)
         found = [DiskSnapshot.of(each, self.settings.project, kind) for each in answer.items]
@@ -444,6 +445,10 @@ class Compute:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _page_size(wanted: int) -> int:
+    return min(wanted or _PAGE_SIZE, _PAGE_SIZE)
 
 
 def _any_of(names: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ def list_page(compute: Compute, request: ListRequest) -> AssetPage:
     all disks. Raises GceError, and Unavailable while a zone cannot be read.
     """
     official = request.context.driver == OFFICIAL.name
-    disks, following = compute.marked_disks("" if official else LABELS.cluster, request.page)
+    disks, following = compute.marked_disks("" if official else LABELS.cluster, request.page, request.max_entries)
     owned = (disk for disk in disks if {LABELS.cluster, OFFICIAL.volume} & _marks(disk).keys())
     listed = [disk for disk in owned if disk.state != "DELETING"]
     return AssetPage(assets=tuple(_listed(compute, disk, request) for disk in listed), next_page=following)

@@ -78,7 +78,7 @@ def list_snapshots(compute: Compute, request: ListSnapshotsRequest) -> SnapshotP
     """
     official = OFFICIAL.replaced_by(request.context)
     label = LABELS.snapshot if official is None else ""
-    found, following = compute.marked_snapshots(label, request.page)
+    found, following = compute.marked_snapshots(label, request.page, request.max_entries)
     shown = [seen(each, request.context) for each in found if each.state != "DELETING"]
     return SnapshotPage(snapshots=tuple(each for each in shown if label or each.owner), next_page=following)
 

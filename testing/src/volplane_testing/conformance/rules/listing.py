@@ -156,12 +156,15 @@ def list_shows_the_marks(bench: Bench) -> None:
     ),
 )
 def list_is_complete_over_pages(bench: Bench) -> None:
-    """Every asset is on exactly one page."""
+    """Every asset is on exactly one page, also where the caller wants small ones."""
     handles = {bench.make().asset.handle for _ in range(bench.subject.page_assets)}
-    listed = [each.handle for each in bench.instance.listed()]
-    missing, twice = handles - set(listed), {each for each in listed if listed.count(each) > 1}
-    bench.require(not missing, f"list_assets lacks {sorted(missing)}")
-    bench.require(not twice, f"list_assets has twice {sorted(twice)}")
+    for most in (0, 1):
+        pages: Iterator[AssetPage] = pages_of(bench.instance, partial(ListRequest, max_entries=most))
+        listed = [each.handle for page in pages for each in page.assets]
+        missing, twice = handles - set(listed), {each for each in listed if listed.count(each) > 1}
+        what = f"list_assets with max_entries {most}"
+        bench.require(not missing, f"{what} lacks {sorted(missing)}")
+        bench.require(not twice, f"{what} has twice {sorted(twice)}")
 
 
 @rule("list_assets", "delete", after=(list_is_complete_over_pages, delete_removes_the_asset))

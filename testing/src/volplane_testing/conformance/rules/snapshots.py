@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from volplane.assets import InProgress, Snapshot, SnapshotOwnership, SnapshotPage
@@ -289,8 +290,14 @@ def list_snapshots_shows_the_marks(bench: Bench) -> None:
     """`list_snapshots` has what was made with its marks, source, size and time, as `find_snapshot` says them: the leak
     check uses nothing else.
     """
-    cut = bench.cut(bench.make())
+    made = bench.make()
+    cut, other = bench.cut(made), bench.cut(made)
     found = bench.instance.find_snapshot(_by_handle(bench, cut.snapshot.handle))
+    small: Iterator[SnapshotPage] = pages_of(bench.instance, partial(ListSnapshotsRequest, max_entries=1))
+    handles = [each.handle for page in small for each in page.snapshots]
+    for handle in (cut.snapshot.handle, other.snapshot.handle):
+        count = handles.count(handle)
+        bench.require(count == 1, f"list_snapshots with max_entries 1 has {count} entries of {handle}")
     entries = [each for each in bench.instance.listed_snapshots() if each.handle == cut.snapshot.handle]
     bench.require(len(entries) == 1, f"list_snapshots has {len(entries)} entries of {cut.snapshot.handle}")
     for field in ("owner", "source", "size_bytes", "created_at"):
