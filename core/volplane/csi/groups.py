@@ -9,20 +9,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from volplane.assets import Absent, GroupSnapshot, SnapshotOwnership
-from volplane.csi.bridge import METADATA, Bridge, identity_of
+from volplane.csi.bridge import Bridge
 from volplane.csi.codes import CsiError
 from volplane.csi.flights import Flight
 from volplane.csi.ids import asset_name, group_owner_of, required_id
-from volplane.csi.snapshots import Making, moment_of, shown
-from volplane.csi.volumes import NAMESPACE, own_parameters
+from volplane.csi.snapshots import Making, kubernetes_names, moment_of, shown, source_volume
+from volplane.csi.volumes import own_parameters
 from volplane.csi.wire import build
 from volplane.errors import AlreadyExists, InvalidArgument, NotFound
 from volplane.requests import (
     DeleteGroupSnapshotRequest,
     FindGroupSnapshotRequest,
     GroupSnapshotRequest,
-    SnapshotIdentity,
-    VolumeIdentity,
 )
 
 GROUP_HOOKS: Final = ("create_group_snapshot", "find_group_snapshot", "delete_group_snapshot")
@@ -68,26 +66,13 @@ class Groups:
 
     async def _request(self, flight: Flight, name: str, sources: Sequence[str], given: Any) -> GroupSnapshotRequest:
         bridge = self._bridge
-        volumes: list[VolumeIdentity] = []
-        for source in sources:
-            try:
-                seen = await bridge.existing(source, "source_volume_id")
-            except AlreadyExists as error:
-                raise InvalidArgument(error.message) from None
-            if seen.owner is not None:
-                bridge.flights.also(flight, f"name {seen.owner.volume_name}")
-            volumes.append(identity_of(seen))
         owner = group_owner_of(name, bridge.cluster_id)
         return GroupSnapshotRequest(
             context=bridge.context(),
             name=name,
-            volumes=tuple(volumes),
+            volumes=tuple([await source_volume(bridge, flight, each) for each in sources]),
             owner=owner,
-            group=SnapshotIdentity(
-                namespace=given.get(f"{METADATA}volumegroupsnapshot/namespace", NAMESPACE),
-                name=given.get(f"{METADATA}volumegroupsnapshot/name", name),
-                content=given.get(f"{METADATA}volumegroupsnapshotcontent/name", owner.content_name),
-            ),
+            group=kubernetes_names(given, "volumegroupsnapshot", name, owner),
             parameters=bridge.view.typed_parameters(own_parameters(given), of_snapshot=True),
         )
 

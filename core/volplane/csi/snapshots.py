@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from volplane.assets import Absent, GroupSnapshot, Snapshot
+from volplane.assets import Absent, GroupSnapshot, Snapshot, SnapshotOwnership
 from volplane.csi.bridge import METADATA, Bridge, identity_of
 from volplane.csi.codes import CsiError, code_of
 from volplane.csi.controller import cut
@@ -22,6 +22,7 @@ from volplane.requests import (
     ListSnapshotsRequest,
     SnapshotIdentity,
     SnapshotRequest,
+    VolumeIdentity,
 )
 
 S = TypeVar("S", Snapshot, GroupSnapshot)
@@ -120,23 +121,13 @@ class Snapshots:
 
     async def _request(self, flight: Flight, name: str, source: str, given: Any) -> SnapshotRequest:
         bridge = self._bridge
-        try:
-            seen = await bridge.existing(source, "source_volume_id")
-        except AlreadyExists as error:
-            raise InvalidArgument(error.message) from None
-        if seen.owner is not None:
-            bridge.flights.also(flight, f"name {seen.owner.volume_name}")
         owner = snapshot_owner_of(name, bridge.cluster_id)
         return SnapshotRequest(
             context=bridge.context(),
             name=name,
-            volume=identity_of(seen),
+            volume=await source_volume(bridge, flight, source),
             owner=owner,
-            snapshot=SnapshotIdentity(
-                namespace=given.get(f"{METADATA}volumesnapshot/namespace", NAMESPACE),
-                name=given.get(f"{METADATA}volumesnapshot/name", name),
-                content=given.get(f"{METADATA}volumesnapshotcontent/name", owner.content_name),
-            ),
+            snapshot=kubernetes_names(given, "volumesnapshot", name, owner),
             parameters=bridge.view.typed_parameters(own_parameters(given), of_snapshot=True),
         )
 
@@ -202,6 +193,26 @@ class Snapshots:
 
         entries, token = await cut(pages, entry, request)
         return build("ListSnapshotsResponse", entries=entries, next_token=token)
+
+
+async def source_volume(bridge: Bridge, flight: Flight, id_: str) -> VolumeIdentity:
+    """Return the volume of which a snapshot is to be made, with which nothing else is done meanwhile."""
+    try:
+        seen = await bridge.existing(id_, "source_volume_id")
+    except AlreadyExists as error:
+        raise InvalidArgument(error.message) from None
+    if seen.owner is not None:
+        bridge.flights.also(flight, f"name {seen.owner.volume_name}")
+    return identity_of(seen)
+
+
+def kubernetes_names(given: Mapping[str, str], kind: str, name: str, owner: SnapshotOwnership) -> SnapshotIdentity:
+    """Return the names of the objects for which it is made, as far as the sidecar tells them."""
+    return SnapshotIdentity(
+        namespace=given.get(f"{METADATA}{kind}/namespace", NAMESPACE),
+        name=given.get(f"{METADATA}{kind}/name", name),
+        content=given.get(f"{METADATA}{kind}content/name", owner.content_name),
+    )
 
 
 def shown(snapshot: Snapshot, source: str = "", group: str = "") -> Any:
