@@ -68,9 +68,11 @@ class Asset:
     `volplane.dev/attributes`. Never secrets: many may read volumes."""
     mount_options: tuple[str, ...] = ()
     """Options in addition to those of the class."""
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Annotations of the volume for other controllers. Those that volplane writes itself win."""
     gid: int | None = None
     """Supplemental group for pods (annotation `pv.beta.kubernetes.io/gid`); None = none is needed."""
-    node_expansion_required: bool | None = None
+    node_expansion_required: bool | None = field(default=None, compare=False)
     """Of an answer of `expand`: whether a node has to grow the file system, where that differs from volume to volume;
     None = as `DriverInfo.node_expansion_required`."""
 

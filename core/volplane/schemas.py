@@ -115,7 +115,7 @@ class Predecessor:
     """
 
     pods: str
-    """Label selector of its pods: while one runs, nothing is taken over or given back."""
+    """Label selector of its pods: while one runs, nothing is taken over or given back. "" = they cannot be told."""
     unseen: str = ""
     """Where it may run without a pod in the cluster, as in "by GKE"; "" = nowhere."""
 
@@ -140,6 +140,8 @@ class DriverInfo:
     """Set when volumes have a csi source: the driver whose node plugin mounts them."""
     attach_required: bool = False
     """VolumeAttachments are served: the hooks `attach` and `detach` are there."""
+    attaches_by: Literal["machine", "csi node"] = "machine"
+    """What it knows nodes by: `NodeIdentity.instance_id`, or `csi_node_id`."""
     node_expansion_required: bool = False
     """After `expand` of a volume with a file system, the node plugin of `csi_driver_name` has to grow that too."""
     supports_mount_options: bool = False
@@ -157,6 +159,10 @@ class DriverInfo:
     clones: Literal["", "in place", "anywhere"] = ""
     """Whether `provision` copies an asset (`source_volume`): not at all, only to a place that the source can be reached
     from, or to any place."""
+    marks: bool = True
+    """False: the storage keeps no owner of assets and snapshots, nor finds any by name. All are listed without owner,
+    `find_snapshot` by name is `Absent` until `create_snapshot` has had its state saved, and volumes are taken over from
+    a predecessor as they are."""
     archives: bool = False
     """Whether it may keep what is in an asset when the volume is deleted, and `list_assets` lists that if asked to."""
     predecessor: Predecessor | None = None

@@ -5,6 +5,7 @@ An option of kind `ParameterKind.SECRET` holds one of these references:
     env:NAME                        an environment variable of this process
     file:/PATH                      a file, without a newline at its end
     secret:NAMESPACE/NAME/KEY       a key of a Kubernetes Secret, without a newline at its end
+    secret:NAMESPACE/NAME/*         all its keys, as a JSON object
 
 The backend gets a `Secret` and calls `reveal`. Revealed values are replaced by `***` in all logs of this process and in
 the messages of hooks, and so is what stands beside the name of a secret. A result that has a revealed one is refused.
@@ -44,7 +45,7 @@ _PATTERNS: Final = (
     re.compile(r"(?P<place>file):(?P<where>/[^\0\n]*[^\0\n/])"),
     re.compile(
         r"(?P<place>secret):(?P<where>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)"
-        r"/(?P<key>[-._A-Za-z0-9]{1,253})",
+        r"/(?P<key>[-._A-Za-z0-9]{1,253}|\*)",
         re.ASCII,
     ),
 )
@@ -77,7 +78,7 @@ class Secret:
         self.where: Final = match["where"]
         """Name of the variable, path of the file, or `namespace/name` of the Kubernetes Secret."""
         self.key: Final = match.groupdict().get("key") or ""
-        """The key in the Kubernetes Secret, or ""."""
+        """The key in the Kubernetes Secret, "*" for all of them, or ""."""
         self._given: str | None = None
         self._revealed = ""
 

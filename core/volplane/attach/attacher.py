@@ -30,7 +30,7 @@ from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import DriverLookup, driver_named, driver_of
 from volplane.intents.record import write_record
-from volplane.intents.requests import volume_identity
+from volplane.intents.requests import node_id, volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
 from volplane.kube.objects import Node, Volume, VolumeAttachment, timestamp
@@ -95,10 +95,10 @@ def _moved(attachment: VolumeAttachment, cluster: ClusterState) -> str:
     record = attachment_intent_of(attachment)
     if node is None or record is None or record.node_uid == node.uid:
         return ""  # It is the same machine, or nothing says which one it was.
-    if was is None or node.spec.provider_id in ("", was):
+    if was is None or (now := node_id(node, attachment.spec.attacher, csi=record.csi_node)) in ("", was):
         return ""
     remedy = "is about the former one, and must be deleted before the volume can be attached to the new one"
-    change = f"was {was or 'a machine without an id'} and is {node.spec.provider_id} now"
+    change = f"was {was or 'a machine without an id'} and is {now} now"
     return f'node "{node.name}" {change}: this attachment {remedy}'
 
 
@@ -173,11 +173,12 @@ def _declare(
     finalizer = attacher_finalizer(attachment.spec.attacher)
     held, known = attachment.has_finalizer(finalizer), attachment.annotation(names.NODE_ID)
     annotations = declaration(volume, driver, node, cluster.cluster_id)
+    now = annotations[names.NODE_ID]
     if (record := true_record(attachment, volume)) is not None:
         annotations[names.INTENT] = write_intent(record)  # It may hold the state of a long call.
     if record is not None and record == attachment_intent_of(attachment):
         del annotations[names.INTENT]
-        if known is not None and node.spec.provider_id in ("", known):
+        if known is not None and now in ("", known):
             annotations = {}
     if held and not annotations:
         return None  # All is there.
@@ -380,6 +381,7 @@ def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str
         volume_mode=str(identity.volume_mode),
         attributes={} if identity.source.kind == "csi" else dict(identity.attributes),
         node_uid=node_uid,
+        csi_node=driver.info.attaches_by == "csi node",
         shared=shares_nodes(volume),
     )
 
@@ -387,7 +389,8 @@ def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str
 def declaration(volume: Volume, driver: DriverView, node: Node, cluster_id: str) -> dict[str, str]:
     """Return the annotations that are written before anything is attached: the record, and the backend's node id."""
     record, boot = intent_of(volume, driver, node.uid, cluster_id), node.status.node_info.boot_id
-    known = {names.NODE_ID: node.spec.provider_id, names.INTENT: write_intent(record)}
+    id_ = node_id(node, driver.info.csi_driver_name or "", csi=record.csi_node)
+    known = {names.NODE_ID: id_, names.INTENT: write_intent(record)}
     return known | {names.BOOT_ID: boot} if boot else known
 
 
@@ -414,9 +417,13 @@ def node_of_record(attachment: VolumeAttachment, record: AttachmentIntent, node:
     """Return the node to which it was attached. node: the one that has the name now; it may be another machine."""
     same = node is not None and (not record.node_uid or node.uid == record.node_uid)
     labels = dict(node.metadata.labels or {}) if node is not None and same else {}
-    shown = node.spec.provider_id if node is not None and node.uid == record.node_uid else ""
-    instance = shown or attachment.annotation(names.NODE_ID) or ""
-    return NodeIdentity(name=attachment.spec.node_name, uid=record.node_uid, instance_id=instance, labels=labels)
+    found = node if node is not None and node.uid == record.node_uid else None
+    shown = node_id(found, attachment.spec.attacher, csi=record.csi_node) if found is not None else ""
+    id_ = shown or attachment.annotation(names.NODE_ID) or ""
+    machine, csi_id = ("", id_) if record.csi_node else (id_, "")
+    return NodeIdentity(
+        name=attachment.spec.node_name, uid=record.node_uid, instance_id=machine, labels=labels, csi_node_id=csi_id
+    )
 
 
 # --- CSIDriver objects --------------------------------------------------------------------------------------------

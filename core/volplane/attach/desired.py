@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from volplane.controller.metrics import Metrics
+from volplane.intents.requests import node_id
 from volplane.kube import names
 from volplane.kube.objects import Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import (
@@ -230,10 +231,12 @@ def same_machine(attachment: VolumeAttachment, node: Node) -> bool | None:
     if not registered_again(attachment, node):
         return True
     # Other attachers write another kind of id.
-    was = attachment.annotation(names.NODE_ID) if attachment_intent_of(attachment) is not None else ""
-    if not was or not node.spec.provider_id:
+    record = attachment_intent_of(attachment)
+    was = attachment.annotation(names.NODE_ID) if record is not None else ""
+    now = node_id(node, attachment.spec.attacher, csi=record is not None and record.csi_node)
+    if not was or not now:
         return None
-    if was != node.spec.provider_id:
+    if was != now:
         return False
     booted = node.status.node_info.boot_id
     return True if booted and booted == attachment.annotation(names.BOOT_ID) else None

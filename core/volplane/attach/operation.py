@@ -78,7 +78,8 @@ class AttachOperation(_AttachmentOperation):
         deps, cluster = self.deps, self.deps.cluster
         attachment, record = self._found(run)
         driver = deps.driver(run)
-        volume, node = cluster.volumes.get(record.volume), node_identity(cluster.nodes.get(attachment.spec.node_name))
+        volume, at = cluster.volumes.get(record.volume), cluster.nodes.get(attachment.spec.node_name)
+        node = node_identity(at, attachment.spec.attacher)
         if volume is None or node is None:
             raise OperationError(f"{run.name} was not started: its volume or node is gone")
         progress = cluster.progress.attachments.track(run.uid)
@@ -242,6 +243,8 @@ class AttacherHandlers:
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         same = old is not None and new is not None and old.spec.provider_id == new.spec.provider_id
+        if same and old is not None and new is not None:
+            same = old.annotation(names.CSI_NODE_IDS) == new.annotation(names.CSI_NODE_IDS)
         for attachment in self.cluster.attachments.by_index("node", (new or old or Node()).name):
             # If its Node was made again, what the kubelet reports decides about it.
             if not same or (new is not None and registered_again(attachment, new)):

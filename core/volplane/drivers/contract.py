@@ -337,6 +337,7 @@ def _asset_flaw(asset: Asset) -> str | None:
         return f"returned an Asset with a source of type {type(source).__name__}, expected VolumeSource"
     try:
         parts: list[object] = [asset.handle, asset.source.kind, dict(asset.source.fields), dict(asset.attributes)]
+        parts.append(dict(asset.annotations))
         _require_json([*parts, list(asset.mount_options), [dict(segment) for segment in asset.node_affinity]])
     except (TypeError, ValueError) as error:
         return f"returned an Asset that cannot be written as JSON: {error}"

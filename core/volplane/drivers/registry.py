@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass
@@ -344,10 +345,11 @@ async def refresh_secrets(client: Client | None, named: Mapping[str, Secret]) ->
                     raise Unavailable(f"{option}: Secret {where} cannot be read: {error}") from None
                 how = "`volplane manifests --config` prints the Role that allows it"
                 raise PermissionDenied(f"{option}: Secret {where} may not be read; {how}") from None
-        if key not in read[where]:
+        if key not in (*read[where], "*"):
             keys = ", ".join(sorted(read[where])) or "none"
             raise Unavailable(f"{option}: Secret {where} has no key {key}; its keys: {keys}")
         try:
-            secret.give(base64.b64decode(read[where][key], validate=True).decode())
+            texts = {k: base64.b64decode(v, validate=True).decode() for k, v in read[where].items() if key in (k, "*")}
+            secret.give(json.dumps(texts) if key == "*" else texts[key])
         except (binascii.Error, UnicodeDecodeError):
             raise Unavailable(f"{option}: key {key} of Secret {where} is no UTF-8 text") from None

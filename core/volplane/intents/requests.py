@@ -109,11 +109,22 @@ def provision_request(
     )
 
 
-def node_identity(node: Node | None) -> NodeIdentity | None:
+def node_identity(node: Node | None, csi_driver: str = "") -> NodeIdentity | None:
     if node is None:
         return None
-    labels = dict(node.metadata.labels or {})
-    return NodeIdentity(name=node.name, uid=node.uid, instance_id=node.spec.provider_id, labels=labels)
+    labels, csi_id = dict(node.metadata.labels or {}), node_id(node, csi_driver, csi=True)
+    return NodeIdentity(
+        name=node.name, uid=node.uid, instance_id=node.spec.provider_id, labels=labels, csi_node_id=csi_id
+    )
+
+
+def node_id(node: Node, csi_driver: str, *, csi: bool) -> str:
+    """Return the id of the machine, or that of the node with a CSI driver; "" = it is not known."""
+    if not csi:
+        return node.spec.provider_id
+    with suppress(msgspec.DecodeError):  # A damaged annotation says nothing.
+        return msgspec.json.decode(node.annotation(names.CSI_NODE_IDS) or "{}", type=dict[str, str]).get(csi_driver, "")
+    return ""
 
 
 def asset_identity(asset: Asset, claim: Claim, context: Context) -> VolumeIdentity:

@@ -147,12 +147,12 @@ class LeakCheck:
     async def _check(self, driver: DriverView) -> None:
         clock, name, cluster_id = asyncio.get_running_loop().time, driver.name, self._cluster.cluster_id
         # Only volumes that existed before the listing began can be ghosts.
-        volumes = paced(list(self._cluster.volumes.values()) if driver.supports("list_assets") else ())
+        volumes = paced(list(self._cluster.volumes.values()) if lists_marks(driver) else ())
         known = {each.uid async for each in volumes if each.annotation(names.PROVISIONED_BY) == name}
         began = clock()
         comparison = Comparison(name, cluster_id, known, self._in_reach)
         snapshots = SnapshotComparison(name, cluster_id)
-        if driver.supports("list_assets"):
+        if lists_marks(driver):
             async for asset in assets_of(driver, self._deps):
                 comparison.add_listed(asset)
         if driver.supports("list_snapshots"):
@@ -306,7 +306,11 @@ class LeakCheck:
 
 
 def lists(driver: DriverView) -> bool:
-    return driver.supports("list_assets") or driver.supports("list_snapshots")
+    return lists_marks(driver) or driver.supports("list_snapshots")
+
+
+def lists_marks(driver: DriverView) -> bool:
+    return driver.supports("list_assets") and driver.info.marks
 
 
 def _describe(finding: Finding) -> str:

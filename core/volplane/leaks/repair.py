@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,12 +27,13 @@ from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUME_SNAPSHOT_CONTENTS, VOLUMES, Kind
 from volplane.kube.objects import Volume
 from volplane.leaks.check import LeakCheck
-from volplane.leaks.comparison import Comparison, Finding, Key, SnapshotComparison, Verdict, assets_of, feed_live
+from volplane.leaks.comparison import Comparison, Finding, Key, SnapshotComparison, Verdict, assets_of, feed_live, paced
 from volplane.operations.operation import Again
 from volplane.operations.registry import Dispatcher, OneShots
 from volplane.requests import AdoptRequest, DeleteRequest, DeleteSnapshotRequest, HookRequest, VolumeIdentity
 from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX, GROUP_CONTENTS
-from volplane.state.naming import asset_key, attacher_finalizer
+from volplane.state.matching import capacity_of, whole_bytes
+from volplane.state.naming import asset_key, attacher_finalizer, handle_in, volume_source
 
 LOOK_SECONDS = 10.0
 """How long one live look at all claims and volumes serves the repairs of a driver."""
@@ -193,7 +194,7 @@ class Adoption:
             view = self._cluster.drivers.get(name)
             if view is None:
                 raise Unavailable(f"driver {name} cannot be asked for its assets: {self._cluster.drivers.broken(name)}")
-            if view.supports("list_assets"):
+            if view.supports("list_assets") and (view.info.marks or former == name):
                 plan += await self._plan_of(view, former, back=back, stopped=stopped)
         return plan
 
@@ -204,7 +205,8 @@ class Adoption:
         giver, taker = (ours, former) if back else (former, ours)
         unsupported = "" if view.supports("adopt") else f"backend {view.backend} does not implement the hook adopt"
         comparison, found = Comparison(name, ours), []
-        async for asset in assets_of(view, self._deps):
+        marked = view.info.marks
+        async for asset in assets_of(view, self._deps) if marked else paced(self._pointed_at(view, giver, back=back)):
             comparison.add_listed(asset)
             if (owner := asset.owner) is None:
                 continue
@@ -225,6 +227,14 @@ class Adoption:
             plan.append(Adoptable(driver=name, handle=handle, volume=title, former=owner, cluster=taker, obstacle=why))
         return plan
 
+    def _pointed_at(self, view: DriverView, giver: str, *, back: bool) -> Iterator[ListedAsset]:
+        """Yield the assets of volumes that change hands: on a storage without marks they alone say what is whose."""
+        for volume in list(self._cluster.volumes.values()):
+            if volume.annotation(names.PROVISIONED_BY) == view.name and held_by_predecessor(volume, view) is not back:
+                owner = Ownership(cluster_id=giver, claim_uid=volume.uid, volume_name=volume.name)
+                handle, size = handle_in(volume_source(volume)), whole_bytes(capacity_of(volume))
+                yield ListedAsset(handle=handle, name=volume.name, capacity_bytes=size, owner=owner)
+
     async def _still_runs(self, driver: DriverView, *, stopped: bool) -> str:
         """Return why the predecessor of the driver may still run; "" if it does not. Raises ApiError.
 
@@ -235,7 +245,9 @@ class Adoption:
             return f"backend {driver.backend} names no predecessor of {driver.name}"
         why = f"the controller of {driver.name} may run {predecessor.unseen}" if predecessor.unseen else ""
         try:
-            async for page in self._deps.client.pages(PODS, label_selector=predecessor.pods):
+            # Without a selector nothing tells its pods from others.
+            pages = self._deps.client.pages(PODS, label_selector=predecessor.pods) if predecessor.pods else paced(())
+            async for page in pages:
                 for pod in page.items:
                     if pod.status.phase not in ("Succeeded", "Failed"):
                         return f"the controller of {driver.name} runs in pod {pod.key}: stop it first"

@@ -378,7 +378,7 @@ def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimI
     """
     _, release = split_parameters(storage_class)
     in_tree = is_in_tree(driver.name)
-    annotations = {names.PROVISIONED_BY: driver.name}
+    annotations = {**asset.annotations, names.PROVISIONED_BY: driver.name}
     if not in_tree or handle_in(asset.source) != asset.handle:
         annotations[names.HANDLE] = asset.handle
     if not in_tree or intent.generation != 1:

@@ -275,6 +275,8 @@ class AttachmentIntent(Intent, frozen=True):
     attributes: dict[str, str] = {}
     node_uid: str = ""
     """Uid of the Node; its id for the backend is the annotation `names.NODE_ID`."""
+    csi_node: bool = False
+    """That is the id of its CSI node plugin, not of the machine."""
     shared: bool = False
     """The asset may be on several nodes at once."""
     hook: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -14,11 +15,13 @@ from unit.deciding import HOOKS, disk, state_with
 from volplane.attach.attacher import (
     decide_attachment,
     decide_csi_driver,
+    declaration,
     identity_of_record,
     intent_of,
     node_of_record,
     volume_to_attach,
 )
+from volplane.attach.desired import same_machine
 from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.kube import names
@@ -29,6 +32,7 @@ from volplane.kube.objects import (
     CsiDriverSpec,
     KubeObject,
     Metadata,
+    Node,
     VolumeAttachment,
 )
 from volplane.state.cluster_state import ClusterState
@@ -67,6 +71,33 @@ def status(action: Any) -> dict[str, Any]:
 
 
 # --- attaching ----------------------------------------------------------------------------------------------------
+
+
+def registered(csi_id: str, **fields: Any) -> Node:
+    """A node of which the node plugin of a CSI driver has told the id; "" = not yet."""
+    made, ids = node(**fields), {names.CSI_NODE_IDS: json.dumps({CSI: csi_id, "other.example.com": "x"})}
+    annotations = {**(made.metadata.annotations or {}), **(ids if csi_id else {})}
+    return replace(made, metadata=replace(made.metadata, annotations=annotations))
+
+
+def test_a_driver_that_attaches_by_the_ids_of_node_plugins_has_those_on_record() -> None:
+    driver = attaching(attaches_by="csi node")
+    for known in ("", "i-1"):
+        action = decided(attachment(), *bound(), registered(known), drivers=(driver,))
+        assert action.body["metadata"]["annotations"][names.NODE_ID] == known
+    record = intent_of(bound()[1], driver, "uid-node-a", "test")
+    kept = attachment(annotations={names.NODE_ID: "i-1"})
+    assert node_of_record(kept, record, None).csi_node_id == "i-1"
+    assert node_of_record(kept, record, registered("i-2")).csi_node_id == "i-2"
+    # Of another machine with the name of the former one nothing is known.
+    assert node_of_record(kept, record, registered("i-3", uid="another")).csi_node_id == "i-1"
+
+
+@pytest.mark.parametrize(("now", "same"), [("i-1", None), ("i-2", False), ("", None)])
+def test_the_ids_of_node_plugins_are_compared_with_each_other(now: str, same: bool | None) -> None:
+    annotations = {**declaration(bound()[1], attaching(attaches_by="csi node"), registered("i-1"), "test")}
+    stands = attachment(annotations={names.NODE_UID: "uid-node-a", **annotations})
+    assert same_machine(stands, registered(now, uid="another", provider_id="")) is same
 
 
 def test_finalizer_record_and_node_are_written_before_anything_is_attached() -> None:

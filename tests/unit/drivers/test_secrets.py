@@ -340,6 +340,16 @@ def test_kubernetes_secrets_are_read_once_each_and_others_not_at_all() -> None:
     assert api.reads == ["ns/filer"]
 
 
+def test_an_asterisk_stands_for_all_keys_as_a_json_object() -> None:
+    api = ApiOfSecrets(ns__ceph={"adminID": "admin", "adminKey": PASSWORD}, ns__empty={})
+    secrets = refreshed(api, a="secret:ns/ceph/*", b="secret:ns/ceph/adminID", c="secret:ns/empty/*")
+    assert [secret.reveal() for secret in secrets.values()] == [
+        f'{{"adminID": "admin", "adminKey": "{PASSWORD}"}}',
+        "admin",
+        "{}",
+    ]
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [

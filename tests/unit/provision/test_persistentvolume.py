@@ -102,6 +102,11 @@ def test_what_the_backend_said_of_the_asset_stands_on_it() -> None:
     assert body["spec"]["nodeAffinity"] == {"required": {"nodeSelectorTerms": terms}}
 
 
+def test_annotations_for_other_controllers_stand_on_it_and_overrule_none_of_ours() -> None:
+    told = {"example.com/secret-name": "x", "pv.kubernetes.io/provisioned-by": "somebody"}
+    assert made({"annotations": told})["metadata"]["annotations"] == {"example.com/secret-name": "x", **MARKS}
+
+
 def test_attributes_of_a_csi_volume_stand_in_its_source_and_do_not_overrule_it() -> None:
     body = made({"source": CSI, "attributes": {"tier": "gold"}})
     assert body["spec"]["csi"] == {**CSI.fields, "volumeAttributes": {"tier": "gold"}}

@@ -134,6 +134,16 @@ class Bench:
     def supports(self, *hooks: str) -> bool:
         return all(self.instance.driver.supports(hook) for hook in hooks)
 
+    @property
+    def lists_marks(self) -> bool:
+        """Whether a listing tells whose assets are."""
+        return self.supports("list_assets") and self.info.marks
+
+    def require_marks(self) -> None:
+        """NotApplicable where the storage keeps none."""
+        if not self.info.marks:
+            raise NotApplicable("the storage keeps no marks (`DriverInfo.marks`)")
+
     # --- requests -----------------------------------------------------------------------------------------------
 
     def demand(self, name: str = "", **changes: Any) -> ProvisionRequest:
@@ -321,13 +331,13 @@ class Bench:
         if self.supports("find"):
             found = self.instance.find(self.question(made.demand))
             self.require(found is None, f"find after {after} still answers {shown(found)}, expected Absent")
-        if self.supports("list_assets"):
+        if self.lists_marks:
             entries = [each for each in self.entries(made.demand) if each.handle == made.asset.handle]
             self.require(not entries, f"list_assets after {after} still has {entries!r}")
 
     def require_one(self, made: Made, after: str) -> None:
         """There is exactly one asset for the claim, and it is this one."""
-        if self.supports("list_assets"):
+        if self.lists_marks:
             handles = [each.handle for each in self.entries(made.demand)]
             self.require(
                 len(handles) == 1,  # that it is the handle of `provision` is a rule of its own

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from random import Random
 from typing import Any, Final
 
-from volplane.assets import Asset, Segment, VolumeSource
+from volplane.assets import Asset, Ownership, Segment, VolumeSource
 from volplane.errors import ConfigurationError
 from volplane.requests import NodeIdentity
 
@@ -82,6 +82,9 @@ class Subject:
     attachments: Callable[[], Mapping[str, Collection[str]]] | None = None
     """Handle of every asset -> ids (`NodeIdentity.instance_id`) of the machines that have it, as the storage itself
     knows. With it, and with more than two `nodes`, attachments are simulated."""
+    owners: Callable[[], Mapping[str, Ownership]] | None = None
+    """Handle of every asset -> for whom it was made, of a storage without marks (`DriverInfo.marks`) of which the test
+    knows more than the backend."""
     trouble: Callable[[Random], AbstractContextManager[object]] | None = None
     """Let the storage fail and dawdle while the block runs, as the random numbers say; only the simulation asks for
     it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from volplane.requests import NodeIdentity
@@ -17,6 +17,9 @@ class Machines(Protocol):
 
     def machine_for(self, node: str) -> str:
         """Return the id of another machine for the node, as in `spec.providerID`; "" if there are no more."""
+
+    def csi_ids(self, machine: str) -> Mapping[str, str]:
+        """Return the ids that the node plugins of CSI drivers give the machine, by driver."""
 
 
 class AttachedStorage:
@@ -38,6 +41,10 @@ class AttachedStorage:
         machine = self._left.pop()
         self._nodes[machine] = node
         return machine
+
+    def csi_ids(self, machine: str) -> Mapping[str, str]:
+        ids = {each.instance_id: each.csi_node_id for each in self._subject.nodes if each.csi_node_id}
+        return {self._subject.driver_name: ids[machine]} if machine in ids else {}
 
     def nodes_of(self, handle: str) -> list[NodeIdentity]:
         """Return the machines to which an asset is attached now."""

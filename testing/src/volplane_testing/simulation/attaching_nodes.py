@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
@@ -28,16 +29,19 @@ _MERGE: Final = {"content-type": "application/merge-patch+json"}
 _JSON: Final = {"content-type": "application/json"}
 
 
-def node_body(name: str, labels: Any, machine: str, boot: str = "") -> Json:
+def node_body(name: str, labels: Any, machine: str, csi_ids: Mapping[str, str], boot: str = "") -> Json:
     """Return a Node whose kubelet leaves attaching to the controller, and has just been started.
 
-    machine: its id for the storage. boot: the id of its boot, "" for a kubelet that does not know it.
+    machine: its id for the storage. csi_ids: for CSI drivers. boot: the id of its boot, "" for a kubelet that does not
+    know it.
     """
+    attaches = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+    ids = {"csi.volume.kubernetes.io/nodeid": json.dumps(dict(csi_ids))} if csi_ids else {}
     return {
         "metadata": {
             "name": name,
             "labels": dict(labels),
-            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+            "annotations": attaches | ids,
         },
         "spec": {"providerID": machine},
         "status": {"conditions": [_ready("True", 0.0)], "nodeInfo": {"bootID": boot}},
@@ -62,6 +66,9 @@ class SimulatedMachines:
     def machine_for(self, node: str) -> str:
         self._made += 1
         return f"sim:///{node}-{self._made}"
+
+    def csi_ids(self, machine: str) -> Mapping[str, str]:
+        return {}
 
 
 class AttachingNodes(Nodes):
@@ -128,7 +135,7 @@ class AttachingNodes(Nodes):
         self._drop(node)
         self._view.send(_USER, "DELETE", f"/api/v1/nodes/{node}", b"{}", headers=_JSON)
         self.evict_pods(node)
-        body = node_body(node, self._labels[node], machine, f"boot-{machine}")
+        body = node_body(node, self._labels[node], machine, self._machines.csi_ids(machine), f"boot-{machine}")
         self._view.send(_USER, "POST", "/api/v1/nodes", json.dumps(body).encode(), headers=_JSON)
         self._lost.discard(node)
         self._condition(node, "True")
@@ -149,7 +156,7 @@ class AttachingNodes(Nodes):
         self._safety.attachments.restarting.add(node)
         self._view.send(_USER, "DELETE", f"/api/v1/nodes/{node}", b"{}", headers=_JSON)
         await asyncio.sleep(seconds)
-        body = node_body(node, self._labels[node], machine, boot if known else "")
+        body = node_body(node, self._labels[node], machine, self._machines.csi_ids(machine), boot if known else "")
         self._view.send(_ME, "POST", "/api/v1/nodes", json.dumps(body).encode(), headers=_JSON)
         self._silent[node] = loop.time() + silent
         await asyncio.sleep(silent)

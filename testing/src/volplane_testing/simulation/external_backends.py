@@ -221,9 +221,7 @@ class ExternalBackend:
         if not instance.driver.supports("list_assets"):
             return
         try:
-            listed = [
-                each for each in instance.listed() if each.owner is not None and each.owner.cluster_id == CLUSTER_ID
-            ]
+            listed = [each for each in self._owned(instance) if each.owner and each.owner.cluster_id == CLUSTER_ID]
         except (BackendError, PluginError, Violation) as error:
             self._run_context.violations.report(
                 "no-leak", f"{self.role} cannot list its assets, though nothing fails: {error}"
@@ -239,6 +237,11 @@ class ExternalBackend:
         for mark, asset in sorted(there.items()):
             if mark not in known:
                 self._record_unreported(asset)
+
+    def _owned(self, instance: Instance) -> list[ListedAsset]:
+        """List all assets, with the owners that a storage without marks does not show."""
+        owners = self.subject.owners() if self.subject.owners is not None else {}
+        return [replace(each, owner=each.owner or owners.get(each.handle)) for each in instance.listed()]
 
     def _record_unreported(self, asset: ListedAsset) -> None:
         self._run_context.trace.note(

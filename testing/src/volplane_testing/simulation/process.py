@@ -19,6 +19,7 @@ from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject
+from volplane.leaks.check import lists
 from volplane.operations.operation import DriverLimits, Phase
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import ControlPlane
@@ -215,7 +216,7 @@ class Process:
         """Return the drivers that the leak check does not go on with, though they list assets."""
         running = {task.get_name() for task in asyncio.all_tasks()}
         drivers = self.plane.drivers.ready() if self.plane is not None else ()
-        listing = [driver.name for driver in drivers if driver.supports("list_assets")]
+        listing = [driver.name for driver in drivers if lists(driver)]
         return [name for name in listing if f"leak check {name}" not in running]
 
     def record(self, event: EventRecord) -> None:

@@ -243,7 +243,7 @@ class _Simulation:
 
     def _node_body(self, name: str, labels: Any) -> Any:
         machine = self._machines.machine_for(name)
-        return node_body(name, labels, machine, f"boot-{machine}")
+        return node_body(name, labels, machine, self._machines.csi_ids(machine), f"boot-{machine}")
 
     # --- processes ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,9 @@ from volplane_testing.conformance.violations import NotApplicable
 
 __all__ = ["RULES"]
 
-_NOWHERE = NodeIdentity(name="no-such-node", uid="no-such-uid", instance_id="no-such-instance")
+_NOWHERE = NodeIdentity(
+    name="no-such-node", uid="no-such-uid", instance_id="no-such-instance", csi_node_id="no-such-node"
+)
 _SINGLE = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
 _MOST_ATTACHED = 32
 
@@ -157,11 +159,15 @@ def list_shows_where_assets_are_attached(bench: Bench) -> None:
     """`list_assets` names the node of an attached asset: the leak check repairs nothing that is in use."""
     made, node = _made_for_one_node(bench), bench.nodes()[0]
     bench.instance.attach(bench.attachment(made, node))
-    during = [each.attached_to for each in bench.entries(made.demand)]
+    during = _places(bench, made)
     bench.instance.detach(bench.detachment(made, node))
-    after = [each.attached_to for each in bench.entries(made.demand)]
+    after = _places(bench, made)
     bench.require(len(during) == 1 and len(during[0]) == 1, f"while attached to {node.name} the list says {during}")
     bench.require(after == [()], f"after the detach the list says {after}")
+
+
+def _places(bench: Bench, made: Made) -> list[tuple[str, ...]]:
+    return [tuple(each.attached_to) for each in bench.instance.listed() if each.handle == made.asset.handle]
 
 
 @rule("delete", after=(delete_removes_the_asset, provision_again_gives_the_same_asset, attach_and_detach_work))

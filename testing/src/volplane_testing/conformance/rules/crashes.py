@@ -167,6 +167,7 @@ def provision_in_progress_goes_on_after_restarts(bench: Bench) -> None:
 @rule("provision", after=(a_lost_answer_of_provision_is_resolved,))
 def provision_in_progress_goes_on_without_its_state(bench: Bench) -> None:
     """The state of every `InProgress` is lost, as by crashes before it was saved: there is still one asset."""
+    bench.require_marks()
     demand = bench.will_provision(bench.demand())
     answer = bench.instance.patiently("provision", demand)
     if not isinstance(answer, InProgress):

@@ -138,6 +138,7 @@ def list_shows_what_is_there(bench: Bench) -> None:
 @rule("list_assets", waivable=False, after=(the_listed_handle_is_the_provisioned_one,))
 def list_shows_the_marks(bench: Bench) -> None:
     """`list_assets` returns the marks of every asset as they were given: the leak check uses nothing else."""
+    bench.require_marks()
     for generation in (1, 2):
         made = bench.make(bench.generation(bench.demand(), generation))
         entry = _one_entry(bench, made.asset.handle)

@@ -55,6 +55,7 @@ def another_claim_does_not_get_the_asset(bench: Bench) -> None:
 @rule("provision", waivable=False, after=(provision_again_gives_the_same_asset,))
 def another_cluster_does_not_get_the_asset(bench: Bench) -> None:
     """A cluster that was restored from another's backup has the same claims; it does not get the other's assets."""
+    bench.require_marks()
     made = bench.make()
     _require_not_handed_over(bench, made, of_another_cluster(made.demand), "another cluster")
 
@@ -81,6 +82,7 @@ def find_does_not_show_the_assets_of_others(bench: Bench) -> None:
 @rule("delete", waivable=False, after=(provision_again_gives_the_same_asset,))
 def delete_refuses_the_asset_of_another_claim(bench: Bench) -> None:
     """`delete` of an asset that carries another claim's marks is `AlreadyExists`, and the asset stays."""
+    bench.require_marks()
     made = bench.make()
     other = bench.deletion(made, owner=of_another_claim(made.demand).owner)
     bench.require_refused("delete", other, AlreadyExists, why="the asset is marked as another claim's", retry=True)
@@ -90,6 +92,7 @@ def delete_refuses_the_asset_of_another_claim(bench: Bench) -> None:
 @rule("delete", waivable=False, after=(provision_again_gives_the_same_asset,))
 def delete_refuses_the_asset_of_another_cluster(bench: Bench) -> None:
     """`delete` by another cluster is refused, and the asset stays: two clusters may share a storage."""
+    bench.require_marks()
     made = bench.make()
     other = of_another_cluster(made.demand)
     request = replace(bench.deletion(made, owner=other.owner), context=other.context)
@@ -100,6 +103,7 @@ def delete_refuses_the_asset_of_another_cluster(bench: Bench) -> None:
 @rule("delete", "owns", waivable=False, after=(provision_again_gives_the_same_asset,))
 def delete_refuses_a_marked_asset_behind_a_static_volume(bench: Bench) -> None:
     """A user may write a volume whose source is a claim's asset; deleting that volume is refused, the asset stays."""
+    bench.require_marks()
     made = bench.make()
     static = bench.deletion(made, name="static", uid="pv-static", owner=None)
     bench.require_refused("delete", static, BackendError, why="the asset is marked as a claim's", retry=True)
@@ -109,6 +113,7 @@ def delete_refuses_a_marked_asset_behind_a_static_volume(bench: Bench) -> None:
 @rule("expand", waivable=False, after=(provision_again_gives_the_same_asset,))
 def expand_refuses_the_asset_of_another_claim(bench: Bench) -> None:
     """`expand` for another claim is refused, and the asset stays as it is."""
+    bench.require_marks()
     made = bench.make()
     other = of_another_claim(made.demand).owner
     request = bench.expansion(made, made.asset.capacity_bytes * 2, owner=other)
@@ -136,6 +141,7 @@ def adopt_replaces_the_marks_of_the_former_cluster(bench: Bench) -> None:
     """After `adopt`, twice, the asset is this cluster's and no longer the former one's: found, listed, deleted as
     such.
     """
+    bench.require_marks()
     demand = bench.demand()
     former = replace(demand.owner, cluster_id=_OTHER_CLUSTER)
     made = bench.make(replace(demand, owner=former))
@@ -157,6 +163,7 @@ def adopt_refuses_what_is_not_the_former_owners(bench: Bench) -> None:
     """`adopt` of an asset that carries neither the former nor the new marks is `AlreadyExists`, and it stays as it
     is.
     """
+    bench.require_marks()
     made = bench.make()
     stranger = of_another_claim(made.demand).owner
     former = replace(stranger, cluster_id=_OTHER_CLUSTER)

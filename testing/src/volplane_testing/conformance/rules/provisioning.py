@@ -61,7 +61,7 @@ def require_nothing_made(bench: Bench, demand: ProvisionRequest, after: str) -> 
     if bench.supports("find"):
         found = bench.instance.find(bench.question(demand))
         bench.require(found is None, f"{after} left {found!r}")
-    if bench.supports("list_assets"):
+    if bench.lists_marks:
         left = bench.entries(demand)
         bench.require(not left, f"{after} left {left!r}")
 

@@ -39,11 +39,10 @@ def _strangers(owner: SnapshotOwnership) -> dict[str, SnapshotOwnership]:
 
 def _found(bench: Bench, cut: Cut) -> dict[str, Snapshot | None]:
     """What `find_snapshot` answers, asked in each way."""
-    by_name, by_handle = bench.snapshot_question(cut.request), _by_handle(bench, cut.snapshot.handle)
-    return {
-        "by name and owner": bench.instance.find_snapshot(by_name),
-        "by handle": bench.instance.find_snapshot(by_handle),
-    }
+    found = {"by handle": bench.instance.find_snapshot(_by_handle(bench, cut.snapshot.handle))}
+    if bench.info.marks:
+        found["by name and owner"] = bench.instance.find_snapshot(bench.snapshot_question(cut.request))
+    return found
 
 
 def _by_handle(bench: Bench, handle: str) -> FindSnapshotRequest:
@@ -159,7 +158,7 @@ def find_snapshot_answers_with_the_snapshot(bench: Bench) -> None:
                 bench.require(said == told, f"find_snapshot {how} says {field} {said!r}, before it was {told!r}")
             owner = found.owner if found is not None else None
             bench.require(
-                owner == cut.request.owner,
+                owner == (cut.request.owner if bench.info.marks else None),
                 f"find_snapshot {how} says the marks are {owner!r}, given were {cut.request.owner!r}",
             )
         bench.restart()
@@ -253,6 +252,7 @@ def delete_snapshot_of_what_is_gone_is_done(bench: Bench) -> None:
 @rule("delete_snapshot", waivable=False, after=(delete_snapshot_removes_the_snapshot,))
 def delete_snapshot_refuses_the_snapshot_of_others(bench: Bench) -> None:
     """`delete_snapshot` with the marks of another VolumeSnapshot or cluster is `AlreadyExists`, and it stays."""
+    bench.require_marks()
     cut = bench.cut(bench.make())
     for who, owner in _strangers(cut.request.owner).items():
         context = replace(bench.instance.context(), cluster_id=owner.cluster_id)
@@ -268,6 +268,7 @@ def a_content_that_a_person_wrote_deletes_nothing_of_another_cluster(bench: Benc
     """`delete_snapshot` without marks, as for a content that a person wrote, is `AlreadyExists` for a snapshot of
     another cluster, and deletes one of its own.
     """
+    bench.require_marks()
     cut = bench.cut(bench.make())
     request = DeleteSnapshotRequest(context=bench.instance.context(), handle=cut.snapshot.handle)
     other = replace(request, context=replace(request.context, cluster_id=_OTHER_CLUSTER))
@@ -543,6 +544,7 @@ def a_copy_outlives_its_source(bench: Bench) -> None:
 @rule("create_snapshot", waivable=False, after=(find_snapshot_answers_with_the_snapshot,))
 def a_lost_answer_of_create_snapshot_is_resolved(bench: Bench) -> None:
     """The result of `create_snapshot` is lost with its state: `find_snapshot` has what was made, and there is one."""
+    bench.require_marks()
     request = bench.will_snapshot(bench.snapshot_request(bench.make()))
     answer = bench.instance.patiently("create_snapshot", request)
     bench.restart()
@@ -567,6 +569,7 @@ def a_crash_in_the_middle_of_create_snapshot_leaves_nothing_unseen(bench: Bench)
     """`create_snapshot` dies at any line of the backend: `find_snapshot` returns what exists, so that it can be
     deleted, or nothing exists; an equal demand gives one whole snapshot of it, never a second.
     """
+    bench.require_marks()
     made = bench.make()
     steps = bench.crash_points(bench.lines_of("create_snapshot", bench.will_snapshot(bench.snapshot_request(made))))
     picture = bench.picture()
