@@ -18,6 +18,10 @@ from volplane.leaks.repair import Adoptable
 from volplane_aws_ebs import AwsEbsBackend
 from volplane_aws_ebs.testing import Behaviour, FakeEC2, Fault, FaultKind
 from volplane_aws_ebs.testing import InProcess as InEc2
+from volplane_csi import CsiBackend
+from volplane_csi.testing import Behaviour as CsiBehaviour
+from volplane_csi.testing import FakeDriver, FakeVolume
+from volplane_csi.testing import InProcess as InCsi
 from volplane_gce_pd import GcePdBackend
 from volplane_gce_pd.testing import DiskRecord, FakeCompute
 from volplane_gce_pd.testing import InProcess as InCompute
@@ -136,6 +140,45 @@ class ComputeEngine:
         return {each.path("test-project") for each in self.fake.disks.values()}
 
 
+class AnyCsiDriver:
+    """A CSI driver with two nodes, and volumes as its sidecars make them."""
+
+    name, pods = "fake.csi.example.com", {"app": "fake-controller"}
+    flags = ("--stopped",)
+    """Nothing shows which pods run its sidecars, unless they have a label."""
+    detach = "ControllerUnpublishVolume"
+
+    def __init__(self) -> None:
+        self.ids = ["id-of-node-0", "id-of-node-1"]
+        self.fake = FakeDriver(CsiBehaviour(nodes=tuple(self.ids)), clock=now)
+
+    def driver(self) -> CsiBackend:
+        options = {"socket": "/csi/csi.sock", "controller_pods": "app=fake-controller"}
+        return CsiBackend(options, connect_to=InCsi(self.fake))
+
+    def make(self, name: str) -> str:
+        self.fake.volumes[name] = FakeVolume(id=f"vol-of-{name}", name=name, size=4 * GIB, demand=b"")
+        return f"vol-of-{name}"
+
+    def attach(self, handle: str) -> None:
+        self._volume(handle).published[self.ids[0]] = False
+
+    def _volume(self, handle: str) -> FakeVolume:
+        return next(each for each in self.fake.volumes.values() if each.id == handle)
+
+    def attached_to(self, handle: str) -> list[str]:
+        return list(self._volume(handle).published)
+
+    def delete(self, handle: str) -> None:
+        del self.fake.volumes[self._volume(handle).name]
+
+    def size(self, handle: str) -> int:
+        return self._volume(handle).size // GIB
+
+    def handles(self) -> set[str]:
+        return {each.id for each in self.fake.volumes.values()}
+
+
 class Site:
     """A cluster that the official driver served until now, with a pod that writes."""
 
@@ -150,6 +193,7 @@ class Site:
         self.api.create("storageclasses", {"metadata": {"name": "old"}, "volumeBindingMode": "Immediate", **fields})
         for number, id_ in enumerate(self.cloud.ids):
             keep = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+            keep |= {"csi.volume.kubernetes.io/nodeid": json.dumps({self.cloud.name: id_})}
             body: Any = {"metadata": {"name": f"node-{number}", "annotations": keep}, "spec": {"providerID": id_}}
             self.api.create("nodes", body)
         handles = [self.volume(f"pvc-{number}", f"data-{number}") for number in range(2)]
@@ -296,7 +340,7 @@ def blocks() -> list[list[str]]:
     return [[line.strip().removeprefix("$ ") for line in block.splitlines() if line.strip()] for block in found]
 
 
-@pytest.mark.parametrize("cloud", [Ec2, ComputeEngine])
+@pytest.mark.parametrize("cloud", [Ec2, ComputeEngine, AnyCsiDriver])
 async def test_volumes_of_the_official_driver_are_taken_over_and_given_back_while_pods_write(cloud: Any) -> None:
     swap, look, take, back, leave = blocks()
     cloud = cloud()

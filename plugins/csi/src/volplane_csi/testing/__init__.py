@@ -1,0 +1,22 @@
+"""A strict CSI driver in memory, to test against: `volplane_csi.testing:subject` for `volplane check`.
+
+It refuses what CSI's specification forbids, which many drivers accept, and can be told to misbehave (`Behaviour`), to
+be slow, and to lose calls and answers. It needs the testing kit, which the extra `volplane-csi[testing]` installs.
+"""
+
+from volplane_csi.testing.behaviour import ALL_CAPABILITIES, Behaviour
+from volplane_csi.testing.driver import FakeDriver, FakeSnapshot, FakeVolume
+from volplane_csi.testing.serving import InProcess, served
+from volplane_csi.testing.subjects import attaching_subject, subject
+
+__all__ = [
+    "ALL_CAPABILITIES",
+    "Behaviour",
+    "FakeDriver",
+    "FakeSnapshot",
+    "FakeVolume",
+    "InProcess",
+    "attaching_subject",
+    "served",
+    "subject",
+]
