@@ -18,6 +18,8 @@ from tools.reference_kit import KITS, conformance_page, kit_page, names_of_kits
 from tools.reference_products import backend_page, commands_page, extensions_page, metrics_page
 
 ROOT = Path(__file__).resolve().parent.parent
+BACKENDS = {"csi": "csi_backend.md"}
+"""Pages whose name is not that of the backend: csi.md is about `volplane csi`."""
 
 
 @functools.cache
@@ -33,7 +35,7 @@ def pages() -> Mapping[str, str]:
     }
     made |= {page: kit_page(page, index) for page in KITS}
     for name in sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")):
-        made[f"{name}.md"] = backend_page(name)
+        made[BACKENDS.get(name, f"{name}.md")] = backend_page(name)
     made["../explanation/delays.md"] = delays_page()
     texts = {name: re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n" for name, lines in made.items()}
     return {name.removeprefix("../") if "/" in name else f"reference/{name}": text for name, text in texts.items()}

@@ -22,6 +22,7 @@ KITS = {
     "gce_pd_testing.md": "volplane_gce_pd.testing",
     "nfs_testing.md": "volplane_nfs.testing",
     "nfs_client.md": "volplane_nfs.nfs4",
+    "csi_testing.md": "volplane_csi.testing",
 }
 TITLES = {
     "testing.md": "Testing kit",
@@ -33,6 +34,7 @@ TITLES = {
     "gce_pd_testing.md": "Testing kit of gce_pd: a mocked Compute Engine",
     "nfs_testing.md": "Testing kit of nfs: servers",
     "nfs_client.md": "The NFSv4 client of nfs",
+    "csi_testing.md": "Testing kit of csi: a strict driver",
 }
 HOW_TO = {
     "testing.md": "[How to use it](../how-to/test-a-backend.md). "
@@ -43,6 +45,7 @@ HOW_TO = {
     "hostpath_testing.md": "`volplane check volplane_hostpath.testing:subject` judges the backend with it.",
     "aws_ebs_testing.md": "[How to use it](../how-to/test-against-a-mocked-ec2.md).",
     "gce_pd_testing.md": "Over HTTP `FakeComputeServer` serves it, in the process `InProcess`.",
+    "csi_testing.md": "`volplane check volplane_csi.testing:subject` judges the backend with it.",
     "nfs_client.md": "[The driver's page](nfs.md) says what it does with it.",
     "nfs_testing.md": "`volplane check volplane_nfs.testing:subject` judges the backend on the model in memory, "
     "`volplane_nfs.testing:ganesha_subject` on a real NFS-Ganesha.",

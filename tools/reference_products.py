@@ -22,7 +22,7 @@ def backend_page(name: str) -> Iterator[str]:
     """The options and the class parameters of one of our backends."""
     plugin = InstalledPlugins().load("backend", name)
     options = options_schema(plugin)
-    examples = {"root": "/example", "shares": "nfs://example.com/example"}
+    examples = {"root": "/example", "shares": "nfs://example.com/example", "socket": "/csi.sock"}
     required = {option.name: examples.get(option.name, "example") for option in options.parameters if option.required}
     driver = build_driver(f"{name.replace('_', '-')}.example.com", plugin, required)
     yield f"# Backend {name}\n"

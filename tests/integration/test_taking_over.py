@@ -1,4 +1,6 @@
-"""docs/how-to/take-over-volumes.md on mocked clouds: from the official driver to volplane and back, pods go on."""
+"""docs/how-to/take-over-volumes.md on mocked clouds, and move-from-sidecars-to-volplane.md on a CSI driver: from the
+official controller to volplane and back, pods go on.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from volplane_gce_pd.testing import InProcess as InCompute
 from volplane_testing import Cluster
 from volplane_testing.control_plane import reasons_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "take-over-volumes.md"
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 PROVISIONER, RECLAIM = "external-provisioner.volume.kubernetes.io/finalizer", "volplane.dev/reclaim"
 HANDLE = "volplane.dev/handle"
 GIB = 1 << 30
@@ -42,6 +44,7 @@ class Ec2:
     """A region with two instances, and disks as the official driver makes them."""
 
     name, pods = "ebs.csi.aws.com", {"app": "ebs-csi-controller"}
+    page, on_page = "take-over-volumes.md", ("ebs.csi.aws.com", "ebs-csi-controller")
     flags: tuple[str, ...] = ()
     detach = "DetachVolume"
 
@@ -84,6 +87,7 @@ class ComputeEngine:
     """A project with two machines, and disks as the official driver makes them."""
 
     name, pods = "pd.csi.storage.gke.io", {"app": "gcp-compute-persistent-disk-csi-driver", "pod-template-hash": "1"}
+    page, on_page = Ec2.page, Ec2.on_page
     flags = ("--stopped",)
     """GKE runs the controller where no pod is seen."""
     detach = "instances.detachDisk"
@@ -144,8 +148,8 @@ class AnyCsiDriver:
     """A CSI driver with two nodes, and volumes as its sidecars make them."""
 
     name, pods = "fake.csi.example.com", {"app": "fake-controller"}
-    flags = ("--stopped",)
-    """Nothing shows which pods run its sidecars, unless they have a label."""
+    page, on_page = "move-from-sidecars-to-volplane.md", ("hostpath.csi.k8s.io", "csi-hostpath-controller")
+    flags: tuple[str, ...] = ()
     detach = "ControllerUnpublishVolume"
 
     def __init__(self) -> None:
@@ -293,12 +297,12 @@ class Site:
     async def _run(self, command: str) -> None:
         words = shlex.split(command)
         if words[:2] == ["volplane", "adopt"]:
-            assert words[2:4] == ["--from", "ebs.csi.aws.com"]
+            assert words[2:4] == ["--from", self.cloud.on_page[0]]
             given = [*words[4:], *self.cloud.flags]
             adoption = self.cluster.controllers.plane.adoption
             flags = {"back": "--back" in given, "stopped": "--stopped" in given}
             self.plans.append(await (adoption.start if "--yes" in given else adoption.plan)(self.cloud.name, **flags))
-        elif "ebs-csi-controller" in words:
+        elif self.cloud.on_page[1] in words:
             self.scale_official(int(words[-1].removeprefix("--replicas=")))
         elif words[-1] == "--replicas=1":
             await self.cluster.restart()
@@ -334,15 +338,15 @@ async def served(cloud: Any, *, stopped: bool = True) -> AsyncIterator[Site]:
         yield site
 
 
-def blocks() -> list[list[str]]:
+def blocks(page: str = "take-over-volumes.md") -> list[list[str]]:
     """The commands of each block of the page."""
-    found = re.findall(r"```console\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    found = re.findall(r"```console\n(.*?)```", (PAGES / page).read_text("utf-8"), flags=re.DOTALL)
     return [[line.strip().removeprefix("$ ") for line in block.splitlines() if line.strip()] for block in found]
 
 
 @pytest.mark.parametrize("cloud", [Ec2, ComputeEngine, AnyCsiDriver])
 async def test_volumes_of_the_official_driver_are_taken_over_and_given_back_while_pods_write(cloud: Any) -> None:
-    swap, look, take, back, leave = blocks()
+    swap, look, take, back, leave = blocks(cloud.page)
     cloud = cloud()
     async with served(cloud) as site:
         cluster = site.cluster

@@ -22,6 +22,7 @@ PAGES = {
     "volplane_gce_pd.testing": ("gce_pd_testing.md",),
     "volplane_aws_ebs.testing": ("aws_ebs_testing.md", "cloud_testing.md"),
     "volplane_nfs.testing": ("nfs_testing.md",),
+    "volplane_csi.testing": ("csi_testing.md", "cloud_testing.md"),
     "volplane_nfs.nfs4": ("nfs_client.md", "nfs_testing.md"),
 }
 

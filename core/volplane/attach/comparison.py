@@ -22,7 +22,7 @@ from volplane.attach.desired import plugin_label
 from volplane.controller import logs
 from volplane.controller.actions import warning
 from volplane.drivers.driver import DriverView
-from volplane.errors import VolplaneError
+from volplane.errors import Unsupported, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
@@ -73,6 +73,8 @@ class AttachmentComparison:
                 await asyncio.sleep(interval)
                 try:
                     await self.compare(driver)
+                except Unsupported:
+                    return
                 except VolplaneError as error:
                     log.warning("the attachments could not be compared with the backend: %s", error)
                 except Exception:

@@ -320,6 +320,8 @@ class DiscardOperation:
         """Resolve an unknown outcome by the same call: without `find`, or in a long job, `Absent` proves nothing."""
         class_name = class_of_claim(claim) or ""
         storage_class = self.deps.cluster.classes.get(class_name)
+        if storage_class is None and intent.state is not None and not driver.info.marks:
+            storage_class = StorageClass()  # The state is the whole request.
         if storage_class is None:
             unable = "follow what it began" if driver.supports("find") else "look assets up"
             raise OutcomeUnknown(

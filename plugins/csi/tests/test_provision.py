@@ -130,6 +130,15 @@ def test_already_exists_means_another_demand_only_if_nothing_was_sent_before(wor
     assert not error.nothing_done
 
 
+def test_what_this_process_knows_to_be_made_is_not_asked_for_in_vain(new_world: Any) -> None:
+    world = new_world(Behaviour(refuses_replays=True))
+    request = world.saved(world.demand())
+    made = world.backend.provision(request)
+    assert world.backend.provision(request) == made
+    world.delete(made)
+    assert world.backend.provision(request).handle == "vol-000002"
+
+
 def test_a_driver_that_refuses_equal_requests_never_proves_that_there_is_nothing(new_world: Any) -> None:
     world = new_world(Behaviour(refuses_replays=True))
     request = world.saved(world.demand())

@@ -54,8 +54,10 @@ class Volumes:
         self._calls = calls
         self._settings = settings
         self._attempts = Attempts()
-        self._made: BoundedCache[str, str] = BoundedCache()
-        """Mark of a request -> id of what was made for it."""
+        self._made: BoundedCache[str, Asset] = BoundedCache()
+        """Mark of a request -> what was made for it, until that is deleted."""
+        self._marks: BoundedCache[str, str] = BoundedCache()
+        """Id of a volume -> mark of its request."""
 
     # --- making -------------------------------------------------------------------------------------------------
 
@@ -87,6 +89,8 @@ class Volumes:
         try:
             volume = self._calls.send("CreateVolume", content, request.context).volume
         except CallError as error:
+            if error.code == "ALREADY_EXISTS" and (made := self._made.get(saved.mark)) is not None:
+                return made  # Some drivers refuse an equal request for a copy.
             raise self._refusal(error, doing, saved, nothing=nothing) from None
         if copied and not volume.HasField("content_source"):
             self._remove_empty(request, volume.volume_id, saved)
@@ -133,18 +137,17 @@ class Volumes:
         if not 0 < len(id_) <= LONGEST_ID:
             raise BackendError(f"the CSI driver gave a volume an id of {len(id_)} characters, expected 1 to 1024")
         before = self._made.get(saved.mark)
-        if before is not None and before != id_:
+        if before is not None and before.handle != id_:
             raise BackendError(
-                f"the CSI driver answered an equal request with volume {id_[:60]!r}, before with {before[:60]!r}: one "
-                "of them is left over"
+                f"the CSI driver answered an equal request with volume {id_[:60]!r}, before with "
+                f"{before.handle[:60]!r}: one of them is left over"
             )
-        self._made.put(saved.mark, id_)
         attributes = dict(volume.volume_context)
         _require_small(attributes, f"volume {id_[:60]!r}")
         if self._calls.secrets.is_in(attributes):
             raise BackendError(f"the CSI driver puts a secret into the context of volume {id_[:60]!r}, which many read")
         source = dict(saved.about.get("source") or {})
-        return Asset(
+        made = Asset(
             handle=id_,
             source=VolumeSource(
                 kind="csi", fields={"driver": self._settings.csi_driver(driver), "volumeHandle": id_, **source}
@@ -155,6 +158,8 @@ class Volumes:
             attributes={**attributes, IDENTITY: f"volplane-{driver}"},
             annotations=dict(saved.about.get("annotations") or {}),
         )
+        self._marks.put(id_, saved.mark)
+        return self._made.put(saved.mark, made)
 
     def _affinity(self, volume: Any) -> tuple[dict[str, str], ...]:
         if not self._settings.topology_keys:
@@ -173,6 +178,8 @@ class Volumes:
     def _delete(self, id_: str, request: DeleteRequest | ProvisionRequest, doing: str) -> None:
         content = self._calls.secrets.add_to(build("DeleteVolumeRequest", volume_id=id_))
         self._calls.make("DeleteVolume", content, request.context, Purpose.DELETE, doing)
+        if (mark := self._marks.drop(id_)) is not None:
+            self._made.drop(mark)
 
     def expand(self, request: ExpandRequest) -> Asset:
         """Grow the volume; where only its node can do that, leave it to the node."""

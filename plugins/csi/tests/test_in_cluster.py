@@ -1,0 +1,84 @@
+"""Volumes of a CSI driver by the controllers, in a cluster in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from volplane_csi import CsiBackend
+from volplane_csi.testing import ALL_CAPABILITIES, Behaviour, FakeDriver, InProcess
+from volplane_testing import Cluster
+from volplane_testing.cloud import Fault, FaultKind
+
+DRIVER = "fake.csi.example.com"
+SOURCE = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"}
+GIB = 1 << 30
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def driver_of(fake: FakeDriver) -> Any:
+    return {DRIVER: lambda: CsiBackend({"socket": "/csi/csi.sock"}, connect_to=InProcess(fake))}
+
+
+async def wait(cluster: Cluster, condition: Callable[[], Any]) -> Any:
+    return await cluster.wait_for(condition, 600.0, "it has come")
+
+
+async def test_a_claim_lives_grows_is_cut_restored_and_goes() -> None:
+    fake = FakeDriver(Behaviour(), clock=now)
+    async with Cluster(driver_of(fake)) as cluster:
+        api = cluster.api
+        grows = {"provisioner": DRIVER, "allowVolumeExpansion": True, "reclaimPolicy": "Delete"}
+        api.create("storageclasses", {"metadata": {"name": "fast"}, **grows})
+        claim = await cluster.create_claim("data", storage_class="fast")
+        volume = await cluster.wait_bound(claim)
+        assert volume["spec"]["csi"]["volumeAttributes"]["of"] == "fake"
+        secret = "volume.kubernetes.io/provisioner-deletion-secret-name"
+        assert volume["metadata"]["annotations"][secret] == ""
+        fake.contents.write(volume["spec"]["csi"]["volumeHandle"], "data")
+        daily = {"metadata": {"name": "daily"}, "driver": DRIVER, "deletionPolicy": "Delete"}
+        api.create("volumesnapshotclasses", daily)
+        spec = {"source": {"persistentVolumeClaimName": "data"}, "volumeSnapshotClassName": "daily"}
+        api.create("volumesnapshots", {"metadata": {"name": "s"}, "spec": spec})
+        await wait(cluster, lambda: (api.get("volumesnapshots", "s").get("status") or {}).get("readyToUse"))
+        restored = await cluster.create_claim("back", storage_class="fast", dataSource=SOURCE)
+        handle = (await cluster.wait_bound(restored))["spec"]["csi"]["volumeHandle"]
+        assert fake.contents.written(handle) == ["data"]
+        api.patch(
+            "persistentvolumeclaims", "data", {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}, "default"
+        )
+        await wait(cluster, lambda: {each.size for each in fake.volumes.values()} == {GIB, 2 * GIB})
+        api.delete("volumesnapshots", "s")
+        for each in (claim, restored):
+            await cluster.delete_claim(each)
+        await wait(cluster, lambda: not fake.volumes and not fake.snapshots and not api.all("persistentvolumes"))
+        await cluster.settle()
+
+
+async def test_a_volume_without_an_answer_is_found_though_claim_and_class_are_gone() -> None:
+    fake = FakeDriver(Behaviour(), clock=now)
+    fake.faults.add(Fault(action="CreateVolume", kind=FaultKind.LOSE, times=5))
+    async with Cluster(driver_of(fake)) as cluster:
+        await cluster.create_class("fast")
+        claim = await cluster.create_claim("data", storage_class="fast")
+        await wait(cluster, lambda: fake.calls["CreateVolume"] >= 2)
+        assert len(fake.volumes) == 1
+        cluster.api.delete("storageclasses", "fast")
+        await cluster.delete_claim(claim)
+        await cluster.restart()
+        await wait(cluster, lambda: not fake.volumes)
+        await wait(cluster, lambda: not cluster.api.all("persistentvolumeclaims", "default"))
+
+
+async def test_what_a_driver_cannot_do_is_said_and_disturbs_nothing() -> None:
+    fake = FakeDriver(Behaviour(capabilities=ALL_CAPABILITIES - {"LIST_VOLUMES_PUBLISHED_NODES"}), clock=now)
+    async with Cluster(driver_of(fake)) as cluster:
+        await cluster.create_class("fast")
+        await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast"))
+        await cluster.advance(1500)
+        assert fake.calls["ListVolumes"] == 0
+        assert not [each for each in cluster.api.all("events") if each["type"] == "Warning"]
