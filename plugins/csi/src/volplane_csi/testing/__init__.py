@@ -4,6 +4,16 @@ It refuses what CSI's specification forbids, which many drivers accept, and can 
 be slow, and to lose calls and answers. It needs the testing kit, which the extra `volplane-csi[testing]` installs.
 """
 
+try:
+    import volplane_testing  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "volplane_testing":
+        raise
+    raise ModuleNotFoundError(
+        'the fake CSI driver needs the testing kit of volplane: pip install "volplane-csi[testing]"', name=error.name
+    ) from None
+
+
 from volplane_csi.testing.behaviour import ALL_CAPABILITIES, Behaviour
 from volplane_csi.testing.driver import FakeDriver, FakeSnapshot, FakeVolume
 from volplane_csi.testing.serving import InProcess, served
