@@ -163,7 +163,7 @@ _VALUES: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     "foreign_sources": (_tuple_of(VolumeSource), "a tuple of VolumeSource"),
     **dict.fromkeys(("secrets", "storage_modules"), _TEXTS),
     **dict.fromkeys(("now", "inspect", "fill", "is_empty", "size_of", "use"), _FUNCTION),
-    **dict.fromkeys(("attachments", "trouble", "outage"), _FUNCTION),
+    **dict.fromkeys(("attachments", "owners", "trouble", "outage"), _FUNCTION),
     "advance": (callable, "a function"),
     "patience": (lambda value: value is None or _is_duration(value), "more than 0 seconds, or None"),
     "progress_patience": (_is_duration, "more than 0 seconds"),

@@ -87,6 +87,7 @@ def subject(
         attachments=lambda: {each.id: [f"fake://{node}" for node in each.published] for each in fake.volumes.values()},
         owners=lambda: {each.id: _owner(each.name) for each in fake.volumes.values()},
         trouble=lambda random: _trouble(fake, random, faults),
+        outage=fake.outage,
         storage_modules=("volplane_csi.testing",),
         crash_points=crash_points,
     )

@@ -27,6 +27,7 @@ def a_refusal_of_others_is_no_accident(bench: Bench) -> None:
     """Others are refused because of the marks on the storage: also by a process that has not made the asset, and never
     by an exception that nobody meant, which the next release may not raise.
     """
+    bench.require_marks()
     made = bench.make()
     bench.restart()
     claim, cluster = owning.of_another_claim(made.demand), owning.of_another_cluster(made.demand)

@@ -6,6 +6,7 @@ from typing import Any
 
 from volplane.errors import BackendError, PluginError
 from volplane.requests import (
+    FindSnapshotRequest,
     InspectRequest,
     ListRequest,
     ListSnapshotsRequest,
@@ -54,7 +55,9 @@ def a_storage_out_of_reach_is_not_empty(bench: Bench) -> None:
             ListSnapshotsRequest(context=context),
         ]
         if cut is not None:
-            requests.append(bench.snapshot_question(cut.request))
+            # By name nobody finds it on a storage without marks, reachable or not.
+            by_handle = FindSnapshotRequest(context=context, handle=cut.snapshot.handle)
+            requests.append(bench.snapshot_question(cut.request) if bench.info.marks else by_handle)
         _require_errors(bench, instance, requests)
 
     bench.while_cut_off(check)
