@@ -118,6 +118,8 @@ class Predecessor:
     """Label selector of its pods: while one runs, nothing is taken over or given back. "" = they cannot be told."""
     unseen: str = ""
     """Where it may run without a pod in the cluster, as in "by GKE"; "" = nowhere."""
+    leases: tuple[str, ...] = ()
+    """Leases by which it elects leaders, as NAMESPACE/NAME: volplane works only while it holds them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
@@ -229,7 +229,21 @@ class ControllerProcess:
         if options.node_name:
             # Versions before that of the namespace of nodes elected the process of a node in that of the central one.
             await wait_unheld(self.client, f"{options.namespace}/{options.lease_name}", NODE_LEASE_SECONDS)
-        await self._elector.run(partial(self._lead, stop))
+        work: Callable[[Leadership], Awaitable[None]] = partial(self._lead, stop)
+        predecessors = [each.view.info.predecessor for each in self._loaded.settled().drivers]
+        for key in sorted({key for each in predecessors if each is not None for key in each.leases}):
+            work = self._holding(key, work)
+        await self._elector.run(work)
+
+    def _holding(
+        self, key: str, work: Callable[[Leadership], Awaitable[None]]
+    ) -> Callable[[Leadership], Awaitable[None]]:
+        """Return work that is done only while this process holds the Lease of another controller, too."""
+        namespace, _, name = key.partition("/")
+        lock = LeaseLock(self.client, namespace=namespace, name=name, identity=self.options.identity, now=self.now)
+        seconds = lock.duration * RENEWED_WITHIN
+        elector = Elector(lock, random=self._random, overrun=_exit_hard, renew_seconds=seconds)
+        return lambda leadership: elector.run(lambda _theirs: work(leadership))
 
     async def _introduce(self, cluster_id: str) -> None:
         """Say in one line what this process is, where it works, and whether it leads."""

@@ -96,7 +96,9 @@ class CsiBackend(BackendSpec):
             clones="in place",
             marks=False,
             predecessor=Predecessor(
-                pods=self._settings.controller_pods, unseen="as sidecars, which nothing shows to whom they belong"
+                pods=self._settings.controller_pods,
+                unseen="as sidecars that elect no leader, which nothing shows",
+                leases=self._settings.leases(request.context.driver),
             ),
         )
 

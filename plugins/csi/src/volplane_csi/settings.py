@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from volplane import InvalidArgument, Param, Secret
 
 LONGEST_SOCKET = 107
 """Bytes of the path of a socket."""
+_LEASES = ("", "external-attacher-leader-", "external-resizer-", "external-snapshotter-leader-")
 LONGEST_NAME = 128
 """Bytes of a name, as the specification has it."""
 
@@ -76,6 +78,13 @@ class Settings:
             maximum=3600.0,
         ),
     ] = 60.0
+    sidecar_namespace: Annotated[
+        str,
+        Param(
+            "Namespace of the Leases by which the sidecars elect leaders (--leader-election). volplane works only "
+            "while it holds them: so no sidecar works beside it. Its account needs the right to write them."
+        ),
+    ] = ""
     controller_pods: Annotated[
         str,
         Param(
@@ -92,6 +101,14 @@ class Settings:
     def csi_driver(self, driver: str) -> str:
         """Return the name of the CSI driver. driver: of this driver."""
         return self.csi_driver_name or driver
+
+    def leases(self, driver: str) -> tuple[str, ...]:
+        """Return the Leases of the sidecars, if this driver takes their place."""
+        if not self.sidecar_namespace or self.csi_driver(driver) != driver:
+            return ()
+        # As csi-lib-utils writes them.
+        name = re.sub("[^A-Za-z0-9-]", "-", driver)
+        return tuple(f"{self.sidecar_namespace}/{begin}{name}" for begin in _LEASES)
 
     @property
     def path(self) -> Path:
