@@ -166,8 +166,8 @@ class NodeIdentity:
     labels: Mapping[str, str] = field(default_factory=dict)
     """`metadata.labels` of the Node."""
     csi_node_id: str = ""
-    """Id of the node with the CSI driver of the volume, as its node plugin gives it; "" = it has not registered.
-    `volplane csi` knows no more of a node: `name` and `instance_id` are the same text then."""
+    """Id of the node with the CSI driver of the volume, as its node plugin gives it; "" = it has not registered. Where
+    no more is known of a node, `instance_id` is the same text, from `volplane csi` also `name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,7 @@ class Predecessor:
     """
 
     pods: str
-    """Label selector of its pods: while one runs, nothing is taken over or given back. "" = they cannot be told."""
+    """Label selector of its pods: while one runs, nothing is taken over or given back."""
     unseen: str = ""
     """Where it may run without a pod in the cluster, as in "by GKE"; "" = nowhere."""
     leases: tuple[str, ...] = ()
@@ -162,9 +162,8 @@ class DriverInfo:
     """Whether `provision` copies an asset (`source_volume`): not at all, only to a place that the source can be reached
     from, or to any place."""
     marks: bool = True
-    """False: the storage keeps no owner of assets and snapshots, nor finds any by name. All are listed without owner,
-    `find_snapshot` by name is `Absent` until `create_snapshot` has had its state saved, and volumes are taken over from
-    a predecessor as they are."""
+    """False: the storage keeps no owners and finds nothing by name; a saved state leads to what is made.
+    All is listed without owner, `find_snapshot` by name is `Absent`, and volumes are taken over as they are."""
     archives: bool = False
     """Whether it may keep what is in an asset when the volume is deleted, and `list_assets` lists that if asked to."""
     predecessor: Predecessor | None = None

@@ -173,12 +173,11 @@ def _declare(
     finalizer = attacher_finalizer(attachment.spec.attacher)
     held, known = attachment.has_finalizer(finalizer), attachment.annotation(names.NODE_ID)
     annotations = declaration(volume, driver, node, cluster.cluster_id)
-    now = annotations[names.NODE_ID]
     if (record := true_record(attachment, volume)) is not None:
         annotations[names.INTENT] = write_intent(record)  # It may hold the state of a long call.
     if record is not None and record == attachment_intent_of(attachment):
         del annotations[names.INTENT]
-        if known is not None and now in ("", known):
+        if known is not None and annotations[names.NODE_ID] in ("", known):
             annotations = {}
     if held and not annotations:
         return None  # All is there.
@@ -417,13 +416,10 @@ def node_of_record(attachment: VolumeAttachment, record: AttachmentIntent, node:
     """Return the node to which it was attached. node: the one that has the name now; it may be another machine."""
     same = node is not None and (not record.node_uid or node.uid == record.node_uid)
     labels = dict(node.metadata.labels or {}) if node is not None and same else {}
-    found = node if node is not None and node.uid == record.node_uid else None
-    shown = node_id(found, attachment.spec.attacher, csi=record.csi_node) if found is not None else ""
+    known, spec = node is not None and node.uid == record.node_uid, attachment.spec
+    shown = node_id(node, spec.attacher, csi=record.csi_node) if node is not None and known else ""
     id_ = shown or attachment.annotation(names.NODE_ID) or ""
-    machine, csi_id = ("", id_) if record.csi_node else (id_, "")
-    return NodeIdentity(
-        name=attachment.spec.node_name, uid=record.node_uid, instance_id=machine, labels=labels, csi_node_id=csi_id
-    )
+    return NodeIdentity(name=spec.node_name, uid=record.node_uid, instance_id=id_, labels=labels, csi_node_id=id_)
 
 
 # --- CSIDriver objects --------------------------------------------------------------------------------------------

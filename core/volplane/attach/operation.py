@@ -242,9 +242,8 @@ class AttacherHandlers:
             self.attachments.enqueue(attachment.key)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        same = old is not None and new is not None and old.spec.provider_id == new.spec.provider_id
-        if same and old is not None and new is not None:
-            same = old.annotation(names.CSI_NODE_IDS) == new.annotation(names.CSI_NODE_IDS)
+        ids = [(each.spec.provider_id, each.annotation(names.CSI_NODE_IDS)) for each in (old, new) if each is not None]
+        same = len(ids) == 2 and ids[0] == ids[1]
         for attachment in self.cluster.attachments.by_index("node", (new or old or Node()).name):
             # If its Node was made again, what the kubelet reports decides about it.
             if not same or (new is not None and registered_again(attachment, new)):

@@ -112,10 +112,8 @@ def provision_request(
 def node_identity(node: Node | None, csi_driver: str = "") -> NodeIdentity | None:
     if node is None:
         return None
-    labels, csi_id = dict(node.metadata.labels or {}), node_id(node, csi_driver, csi=True)
-    return NodeIdentity(
-        name=node.name, uid=node.uid, instance_id=node.spec.provider_id, labels=labels, csi_node_id=csi_id
-    )
+    labels, id_, machine = dict(node.metadata.labels or {}), node_id(node, csi_driver, csi=True), node.spec.provider_id
+    return NodeIdentity(name=node.name, uid=node.uid, instance_id=machine, labels=labels, csi_node_id=id_)
 
 
 def node_id(node: Node, csi_driver: str, *, csi: bool) -> str:

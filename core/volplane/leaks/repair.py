@@ -32,7 +32,6 @@ from volplane.operations.operation import Again
 from volplane.operations.registry import Dispatcher, OneShots
 from volplane.requests import AdoptRequest, DeleteRequest, DeleteSnapshotRequest, HookRequest, VolumeIdentity
 from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX, GROUP_CONTENTS
-from volplane.state.matching import capacity_of, whole_bytes
 from volplane.state.naming import asset_key, attacher_finalizer, handle_in, volume_source
 
 LOOK_SECONDS = 10.0
@@ -205,8 +204,8 @@ class Adoption:
         giver, taker = (ours, former) if back else (former, ours)
         unsupported = "" if view.supports("adopt") else f"backend {view.backend} does not implement the hook adopt"
         comparison, found = Comparison(name, ours), []
-        marked = view.info.marks
-        async for asset in assets_of(view, self._deps) if marked else paced(self._pointed_at(view, giver, back=back)):
+        pointed_at = paced(() if view.info.marks else self._pointed_at(view, giver, back=back))
+        async for asset in assets_of(view, self._deps) if view.info.marks else pointed_at:
             comparison.add_listed(asset)
             if (owner := asset.owner) is None:
                 continue
@@ -232,8 +231,8 @@ class Adoption:
         for volume in list(self._cluster.volumes.values()):
             if volume.annotation(names.PROVISIONED_BY) == view.name and held_by_predecessor(volume, view) is not back:
                 owner = Ownership(cluster_id=giver, claim_uid=volume.uid, volume_name=volume.name)
-                handle, size = handle_in(volume_source(volume)), whole_bytes(capacity_of(volume))
-                yield ListedAsset(handle=handle, name=volume.name, capacity_bytes=size, owner=owner)
+                handle = handle_in(volume_source(volume))
+                yield ListedAsset(handle=handle, name=volume.name, capacity_bytes=0, owner=owner)
 
     async def _still_runs(self, driver: DriverView, *, stopped: bool) -> str:
         """Return why the predecessor of the driver may still run; "" if it does not. Raises ApiError.
@@ -245,9 +244,7 @@ class Adoption:
             return f"backend {driver.backend} names no predecessor of {driver.name}"
         why = f"the controller of {driver.name} may run {predecessor.unseen}" if predecessor.unseen else ""
         try:
-            # Without a selector nothing tells its pods from others.
-            pages = self._deps.client.pages(PODS, label_selector=predecessor.pods) if predecessor.pods else paced(())
-            async for page in pages:
+            async for page in self._deps.client.pages(PODS, label_selector=predecessor.pods):
                 for pod in page.items:
                     if pod.status.phase not in ("Succeeded", "Failed"):
                         return f"the controller of {driver.name} runs in pod {pod.key}: stop it first"

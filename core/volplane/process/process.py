@@ -56,6 +56,7 @@ LEASE = "volplane"
 NO_KEY = (
     "the key that seals intents may not be read here, so a record on a claim of what was made for it is not believed"
 )
+Work = Callable[[Leadership], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,15 +230,13 @@ class ControllerProcess:
         if options.node_name:
             # Versions before that of the namespace of nodes elected the process of a node in that of the central one.
             await wait_unheld(self.client, f"{options.namespace}/{options.lease_name}", NODE_LEASE_SECONDS)
-        work: Callable[[Leadership], Awaitable[None]] = partial(self._lead, stop)
+        work: Work = partial(self._lead, stop)
         predecessors = [each.view.info.predecessor for each in self._loaded.settled().drivers]
         for key in sorted({key for each in predecessors if each is not None for key in each.leases}):
             work = self._holding(key, work)
         await self._elector.run(work)
 
-    def _holding(
-        self, key: str, work: Callable[[Leadership], Awaitable[None]]
-    ) -> Callable[[Leadership], Awaitable[None]]:
+    def _holding(self, key: str, work: Work) -> Work:
         """Return work that is done only while this process holds the Lease of another controller, too."""
         namespace, _, name = key.partition("/")
         lock = LeaseLock(self.client, namespace=namespace, name=name, identity=self.options.identity, now=self.now)

@@ -62,6 +62,10 @@ _EVERY_KEY = ParameterSchema(
 )
 
 
+_NO_POD = "volplane.dev/no-such-label"
+"""A label selector for drivers of which nobody has said what the pods of the sidecars have in common."""
+
+
 class CsiBackend(BackendSpec):
     """Volumes of the CSI driver whose name the driver has."""
 
@@ -96,7 +100,7 @@ class CsiBackend(BackendSpec):
             clones="in place",
             marks=False,
             predecessor=Predecessor(
-                pods=self._settings.controller_pods,
+                pods=self._settings.controller_pods or _NO_POD,
                 unseen="as sidecars that elect no leader, which nothing shows",
                 leases=self._settings.leases(request.context.driver),
             ),
