@@ -58,6 +58,7 @@ def rights() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+@pytest.mark.soak
 def test_the_example_patches_what_there_is_and_shares_the_socket(rights: str) -> None:
     printed = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(rights) if each}
     patches = list(yaml.safe_load_all((EXAMPLE / "patch.yaml").read_text("utf-8")))
@@ -76,6 +77,7 @@ def test_the_example_patches_what_there_is_and_shares_the_socket(rights: str) ->
     assert {each["name"] for container in pod["containers"] for each in container["volumeMounts"]} == volumes
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl merges the patches")
 def test_kubectl_makes_one_pod_of_it(tmp_path: Path, rights: str) -> None:
     (tmp_path / "rights.yaml").write_text(rights)
