@@ -115,6 +115,7 @@ def test_nothing_is_built_over_what_is_there(tmp_path: Path) -> None:
         pytest.param("volplane_gce_pd", ("google-cloud-compute", "requests"), marks=pytest.mark.soak),
         pytest.param("volplane_hostpath", (), marks=pytest.mark.soak),
         pytest.param("volplane_nfs", ("jeepney",), marks=pytest.mark.soak),
+        pytest.param("volplane_csi", ("grpcio", "protobuf"), marks=pytest.mark.soak),
     ],
 )
 def test_it_works_where_nothing_of_the_repository_is(
@@ -130,6 +131,6 @@ def test_it_works_where_nothing_of_the_repository_is(
     plugins = clean.run("volplane", "plugins", cwd=tmp_path / "elsewhere")
     assert "call_log" in plugins
     backend = name.removeprefix("volplane_")
-    assert ("volplane-" in plugins) == (backend in ("aws_ebs", "gce_pd", "hostpath", "nfs")), plugins
+    assert ("volplane-" in plugins) == (backend in ("aws_ebs", "csi", "gce_pd", "hostpath", "nfs")), plugins
     where = clean.run("python", "-c", f"import {name}; print({name}.__file__)", cwd=tmp_path / "elsewhere")
     assert Path(where.strip()) == clean.site / name / "__init__.py"
