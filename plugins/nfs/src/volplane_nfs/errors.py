@@ -52,8 +52,8 @@ _TABLE: Final[Mapping[int, Make]] = {
     Status.PERM: _row(PermissionDenied, _SQUASHED, _DENIED_RETRY),
     Status.WRONGSEC: _row(
         PermissionDenied,
-        "the export demands another security flavour than sys, such as krb5, which the driver does not speak, or TLS (set "
-        "the option tls)",
+        "the export demands another security flavour than sys: TLS (set the option tls), or one that the driver does "
+        "not speak, such as krb5",
         _DENIED_RETRY,
     ),
     Status.BADOWNER: _row(
