@@ -27,7 +27,16 @@ _SUBRESOURCE_VERBS: Final = {
     "eviction": ("create",),
     "finalize": ("update",),
     "log": ("get",),
+    "portforward": ("create", "get"),
+    "token": ("create",),
 }
+_KINDS: Final = {
+    "binding": ("Binding", "", ""),
+    "eviction": ("Eviction", "policy", "v1"),
+    "portforward": ("PodPortForwardOptions", "", ""),
+    "token": ("TokenRequest", "authentication.k8s.io", "v1"),
+}
+"""By subresource its kind, with group and version where they are not those of the document."""
 
 
 class _Served(NamedTuple):
@@ -47,8 +56,10 @@ class _Served(NamedTuple):
 
 _REVIEWS: Final = (
     ("authentication.k8s.io", "v1", "SelfSubjectReview"),
+    ("authentication.k8s.io", "v1", "TokenReview"),
     ("authorization.k8s.io", "v1", "SelfSubjectAccessReview"),
     ("authorization.k8s.io", "v1", "SelfSubjectRulesReview"),
+    ("authorization.k8s.io", "v1", "SubjectAccessReview"),
 )
 
 
@@ -159,10 +170,11 @@ def _lines(resource: Resource) -> Iterable[_Served]:
         _storage_hash(resource),
     )
     for name in resource.subresources:
-        kind = {"binding": "Binding", "eviction": "Eviction"}.get(name, resource.kind)
+        kind, *foreign = _KINDS.get(name, (resource.kind, "", ""))
         allowed = _SUBRESOURCE_VERBS.get(name, _STATUS_VERBS)
-        foreign = ("policy", "v1") if name == "eviction" else ("", "")
-        yield _Served(f"{resource.plural}/{name}", "", kind, resource.namespaced, allowed, foreign=foreign)
+        yield _Served(
+            f"{resource.plural}/{name}", "", kind, resource.namespaced, allowed, foreign=(foreign[0], foreign[1])
+        )
 
 
 def _storage_hash(resource: Resource) -> str:

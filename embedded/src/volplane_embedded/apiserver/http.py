@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -13,9 +12,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from volplane_embedded.apiserver.errors import StatusError, bad_request
+from volplane_embedded.apiserver.portforward import forward
 from volplane_embedded.apiserver.requests import Answer, Query, is_watch
 from volplane_embedded.apiserver.responses import error_answer
 from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.apiserver.users import ADMIN, CALLER, User
 from volplane_embedded.apiserver.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class HttpHandler:
 
     def __init__(self, server: ApiServer, token: str) -> None:
         self._server = server
-        self._token = token.encode()
+        server.users.by_token[token] = ADMIN
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Return the handler of an aiohttp low-level server."""
@@ -133,6 +134,8 @@ class HttpHandler:
             return _response(error_answer(StatusError(401, "Unauthorized", "Unauthorized")))
         query = list(request.query.items())
         if request.method == "GET":
+            if path.endswith("/portforward"):
+                return await self._forward(request, path, query)
             if path.endswith("/log"):
                 return await self._log(request, path, query)
             if is_watch(path, Query(query)):
@@ -153,11 +156,19 @@ class HttpHandler:
         if path in _OPEN_PATHS or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return True
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(token.encode(), self._token):
+        user = self._server.users.of(token) if kind.lower() == "bearer" else self._certified(request)
+        if user is None:
             return False
+        CALLER.set(user)
         if isinstance(request.protocol, _Connection):
             request.protocol.admitted = True
         return True
+
+    def _certified(self, request: web.BaseRequest) -> User | None:
+        """Return the user that a client certificate names, where the TLS context asks for one."""
+        certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
+        names = dict(part[0] for part in (certificate or {}).get("subject", ()))
+        return self._server.users.named(names.get("commonName", ""))
 
     async def _watch(self, request: web.BaseRequest, path: str, query: list[tuple[str, str]]) -> web.StreamResponse:
         opened = self._server.watch(path, query, request.headers)
@@ -185,6 +196,15 @@ class HttpHandler:
                 return  # No watcher may see a change that is not on disk; it watches again.
             await response.write(chunk)
             await asyncio.sleep(_GATHER_SECONDS)
+
+    async def _forward(self, request: web.BaseRequest, path: str, query: list[tuple[str, str]]) -> web.StreamResponse:
+        ports, source = self._server.forwarded(path, query, request.headers), self._server.forward_source
+        if isinstance(ports, Answer) or source is None:
+            return _response(
+                ports if isinstance(ports, Answer) else error_answer(bad_request("no ports are forwarded"))
+            )
+        _, namespace, _, name, _ = path.rsplit("/", 4)
+        return await forward(request, ports, source, f"{namespace}/{name}")
 
     async def _log(self, request: web.BaseRequest, path: str, query: list[tuple[str, str]]) -> web.StreamResponse:
         opened = self._server.log(path, query, request.headers)

@@ -110,7 +110,7 @@ class Resource:
     row_conditions: Callable[[Json], list[Json]] | None = None
     """Conditions of the row of an object in a `Table` (pods: Completed)."""
     subresources: tuple[str, ...] = ()
-    """Of "status", "binding", "log"."""
+    """Of "status", "binding", "eviction", "finalize", "log", "portforward", "token"."""
     fields: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)
     """Field selectors beyond metadata.name and metadata.namespace: path to the value it selects on."""
     generation: bool = False

@@ -12,6 +12,7 @@ import msgspec
 from volplane_embedded.apiserver import responses
 from volplane_embedded.apiserver.admission import Admission, Webhook
 from volplane_embedded.apiserver.custom_kinds import CustomKinds
+from volplane_embedded.apiserver.decoding import decode
 from volplane_embedded.apiserver.deletion import Deletion
 from volplane_embedded.apiserver.discovery import Discovery
 from volplane_embedded.apiserver.errors import StatusError, bad_request
@@ -22,6 +23,7 @@ from volplane_embedded.apiserver.namespace_lifecycle import INITIAL, NamespaceLi
 from volplane_embedded.apiserver.openapi import OpenApi
 from volplane_embedded.apiserver.options import DeleteOptions
 from volplane_embedded.apiserver.pod_subresources import LogSource, bind, evict, open_log
+from volplane_embedded.apiserver.portforward import ForwardSource, forwarded_ports
 from volplane_embedded.apiserver.quota_admission import QUOTA_PLUGIN, QuotaAdmission
 from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes, is_watch, misused, wrong_method
 from volplane_embedded.apiserver.resources import Json, Resource
@@ -31,6 +33,7 @@ from volplane_embedded.apiserver.selectors import select
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of, unwritable
 from volplane_embedded.apiserver.store import Snapshot, Store
 from volplane_embedded.apiserver.tables import table
+from volplane_embedded.apiserver.users import CALLER, Users, authorize
 from volplane_embedded.apiserver.verbs import Verbs, Written
 from volplane_embedded.apiserver.watch import Watch, Watches
 
@@ -76,6 +79,10 @@ class ApiServer:
         self.store = store if store is not None else Store(history=history)
         self.log_source: LogSource | None = None
         """Set by the kubelet, which runs the containers."""
+        self.forward_source: ForwardSource | None = None
+        """Set by whoever can connect to ports of pods."""
+        self.users = Users()
+        """Of those who listen for this server, the users by their tokens."""
         source = random if random is not None else random_module.SystemRandom()
         self._objects = ObjectStorage(self.store, now, source, served, self._changed_storage)
         self._custom = CustomKinds(self._objects, self._delete)
@@ -176,6 +183,7 @@ class ApiServer:
         """
         try:
             request = self._routes.find(path, Query(query), _lower(headers))
+            authorize(CALLER.get(), "GET", path, Query(query), request)
             if request is None:
                 return self._document("GET", path, _lower(headers))
             if request.subresource or (request.name and "/watch/" not in path):
@@ -200,7 +208,18 @@ class ApiServer:
         """Open the output of a container (GET of pods/log). A refused request is an Answer."""
         try:
             request = self._request(path, Query(query), _lower(headers))
+            authorize(CALLER.get(), "GET", path, request.query, request)
             return open_log(self._objects, request, self.log_source)
+        except StatusError as failure:
+            return responses.error_answer(failure)
+
+    def forwarded(self, path: str, query: Parameters, headers: Mapping[str, str]) -> list[int] | Answer:
+        """Return the ports of a pod that are asked for (GET of pods/portforward). A refused request is an Answer."""
+        asked = list(query.items()) if isinstance(query, Mapping) else query
+        try:
+            request = self._request(path, Query(query), _lower(headers))
+            authorize(CALLER.get(), "GET", path, request.query, request)
+            return forwarded_ports(self._objects, request, self.forward_source, asked)
         except StatusError as failure:
             return responses.error_answer(failure)
 
@@ -239,8 +258,9 @@ class ApiServer:
 
     def _handle(self, method: str, path: str, query: Query, headers: Mapping[str, str], body: bytes) -> Answer:
         if path in REVIEWS:
-            return review(method, path, body, headers.get("content-type", ""))
+            return review(method, path, body, headers.get("content-type", ""), self.users)
         request = self._routes.find(path, query, headers)
+        authorize(CALLER.get(), method, path, query, request)
         everywhere = request is not None and request.resource.namespaced and not request.namespace
         if request is None or (request.resource.custom and everywhere and method not in ("GET", "HEAD")):
             return self._document(method, path, headers)
@@ -294,11 +314,24 @@ class ApiServer:
         if request.subresource == "eviction":
             evict(self._objects, self._deletion, request, body)
             return responses.json_answer(201, _success(201))
+        if request.subresource == "token":
+            return self._token(request, body)
         named = request.name and not request.resource.custom  # Where a custom kind is created, the name is passed over.
         if named or request.subresource or (request.resource.namespaced and not request.namespace):
             raise misused("POST", request)
         self._custom.admit(request.resource, "")
         return self._changed(request, self._verbs.create(request, body), 201)
+
+    def _token(self, request: Request, body: bytes) -> Answer:
+        """Answer a TokenRequest about a service account. Its token does not expire."""
+        self._objects.find(request)
+        value = decode(body, request.headers.get("content-type", ""))
+        if not isinstance(value, dict) or not isinstance(spec := value.get("spec") or {}, dict):
+            raise bad_request("the object provided is unrecognized (must be of type TokenRequest)")
+        token = self.users.account_token(request.namespace, request.name, spec)
+        status = {"token": token, "expirationTimestamp": "2100-01-01T00:00:00Z"}
+        about = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {"name": request.name}}
+        return responses.json_answer(201, {**about, "spec": spec, "status": status})
 
     def _changed(self, request: Request, written: Written, status: int) -> Answer:
         form = negotiate(request.headers.get("accept", ""))

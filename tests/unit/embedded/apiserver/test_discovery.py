@@ -67,7 +67,7 @@ def test_resources_are_listed_with_their_subresources() -> None:
 
 def test_access_reviews_are_served_too() -> None:
     names = [entry["name"] for entry in document("/apis/authorization.k8s.io/v1")["resources"]]
-    assert names == ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]
+    assert names == ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,8 @@ def test_aggregated_discovery_tells_all_at_once() -> None:
     pods = next(entry for entry in core[0]["versions"][0]["resources"] if entry["resource"] == "pods")
     assert pods["scope"] == "Namespaced"
     assert pods["categories"] == ["all"]
-    assert [entry["subresource"] for entry in pods["subresources"]] == ["binding", "eviction", "log", "status"]
+    subresources = [entry["subresource"] for entry in pods["subresources"]]
+    assert subresources == ["binding", "eviction", "log", "portforward", "status"]
     groups = {item["metadata"]["name"] for item in document("/apis", KUBECTL)["items"]}
     assert "storage.k8s.io" in groups
 

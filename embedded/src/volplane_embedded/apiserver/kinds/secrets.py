@@ -122,6 +122,7 @@ SERVICE_ACCOUNT: Final = Resource(
     kind="ServiceAccount",
     singular="serviceaccount",
     namespaced=True,
+    subresources=("token",),
     strategy=ServiceAccountStrategy(),
     columns=(
         NAME,
