@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from integration.controller_process import DRIVER, Site, running_process
-from volplane.cli.controller_client import ask
+from volplane.asking.leader import Leader
 from volplane.controller.actions import Settled
 from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.controller import Controller, Duty, Role, Watch
@@ -378,14 +378,14 @@ async def test_archives_are_told_over_http_as_the_backends_have_them_now(tmp_pat
         claim = await site.make_claim("a", "kept")
         await site.bound("a")
         address = site.url.removeprefix("http://")
-        assert await ask(address, "/archives", method="POST") == {"archives": [], "untold": {}}
+        assert await Leader("ours", address).ask("/archives", method="POST") == {"archives": [], "untold": {}}
         await site.client.delete(CLAIMS, "default/a")
 
         async def archived() -> bool:
-            return bool((await ask(address, "/archives", method="POST"))["archives"])
+            return bool((await Leader("ours", address).ask("/archives", method="POST"))["archives"])
 
         await site.until("it is archived", archived)
-        (found,) = (await ask(address, "/archives", method="POST"))["archives"]
+        (found,) = (await Leader("ours", address).ask("/archives", method="POST"))["archives"]
         assert (found["driver"], found["volume"], found["claim"]) == (DRIVER, f"pvc-{claim.uid}", "default/a")
         assert found["until"] - found["archived_at"] == pytest.approx(7 * 86400.0)
         assert (Path(found["place"]) / "data").is_dir()

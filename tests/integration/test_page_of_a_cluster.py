@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import aiohttp
 import pytest
 
 from integration.controller_process import DRIVER, Asked, Site, running_process
-from volplane.cli.controller_client import ask
+from volplane.asking.leader import Leader
 from volplane.cli.framework.endpoints import answers_of
 from volplane.kube.client import Client
 from volplane.process.duties import ALL_CONTROLLERS
@@ -56,7 +55,7 @@ class Page:
 @asynccontextmanager
 async def shown(site: Site, *, in_process: bool) -> AsyncIterator[tuple[Page, FaultTransport]]:
     transport = FaultTransport(InProcessTransport(site.server))
-    asks = answers_of(site.process) if in_process else partial(ask, site.url.removeprefix("http://"))
+    asks = answers_of(site.process) if in_process else Leader("ours", site.url.removeprefix("http://")).ask
     async with serve_page(Client(transport), asks) as url, aiohttp.ClientSession() as session:
         yield Page(site, session, url), transport
 

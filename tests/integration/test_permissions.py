@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from integration.controller_process import DRIVER, Asked, Site, running_process
 from volplane.cli.installation import cluster_rules, namespace_rules
 from volplane.controller.config import Configuration, DriverSettings
@@ -25,6 +27,7 @@ from volplane.kube.kinds import (
 )
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.snapshots.groups_objects import GROUP_CLASSES, GROUPS
+from volplane_embedded.apiserver.users import User
 from volplane_testing.memory import DRIVER as ATTACHES
 from volplane_testing.memory import MemoryBackend
 
@@ -249,6 +252,14 @@ async def an_attachment(site: Site) -> None:
     await site.until("it is gone", lambda: no_attachment(site))
 
 
+async def somebody_asks(site: Site) -> None:
+    """A user of the cluster asks through a port-forward, and is reviewed."""
+    site.server.users.by_token["token"] = User("somebody")
+    headers = {"Authorization": "Bearer token"}
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{site.url}/status") as answer:
+        assert answer.status == 200
+
+
 def allowed(asked: Asked, everywhere: list[Rule], here: list[Rule]) -> bool:
     def covers(rule: Rule) -> bool:
         return (
@@ -301,6 +312,7 @@ def run(directory: Path, controllers: frozenset[str], story: Any) -> set[Asked]:
         plugin = Plugin(kind="backend", name="memory", factory=MemoryBackend, distribution="tests")
         async with running_process(directory, controllers, configuration=configuration, plugins=[plugin]) as site:
             await story(site)
+            await somebody_asks(site)
         return {each for each in site.asked if (each.verb, each.group, each.resource) not in BY_KUBECTL}
 
     return asyncio.run(main())

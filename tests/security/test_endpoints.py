@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from integration.test_observability import observed
-from volplane.cli.controller_client import ask
+from volplane.asking.leader import Leader
 from volplane.controller import http
 from volplane.controller.http import ActionToken, HttpAddress, Pages, read_token, serve_pages
 from volplane.errors import VolplaneError
@@ -72,7 +72,7 @@ async def test_commands_send_the_token_to_no_other_machine(
     async with server:
         port = server.sockets[0].getsockname()[1]
         ActionToken(port)
-        assert await ask(f"{host}:{port}", "/status") == {}
+        assert await Leader("ours", f"{host}:{port}").ask("/status") == {}
     assert (read_token(port)[0].encode() in heads[0]) is shown
 
 
@@ -101,9 +101,9 @@ async def test_commands_send_the_token_to_no_other_server_on_the_port(
         except OSError:
             pytest.skip("this machine has no IPv6")
         async with stranger:
-            assert await ask(f"localhost:{port}", "/status") == {"answered": "by the controller"}
+            assert await Leader("ours", f"localhost:{port}").ask("/status") == {"answered": "by the controller"}
             with pytest.raises(VolplaneError, match=r"serves 127\.0\.0\.1, not ::1"):
-                await ask(f"[::1]:{port}", "/status")
+                await Leader("ours", f"[::1]:{port}").ask("/status")
     assert b"authorization" not in b"".join(heads).lower()
 
 

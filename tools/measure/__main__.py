@@ -108,9 +108,9 @@ ROWS: Final = (
     Row(
         "core lines",
         28_900,
-        "lines of core/volplane without the kits: the packages cloud, directory, snapshots, trash, csi, ui, and a "
-        "command cli/NAME.py of such a name; 28,000 at the end of the restructuring (27,983 at b4e1fb41), 900 for the "
-        "seams of what came after it: the trash, snapshots and groups in contract and leak check, volumes with a "
+        "lines of core/volplane without the kits: the packages cloud, directory, snapshots, trash, csi, ui, asking, "
+        "and commands cli/NAME.py of such names; 28,000 at the end of the restructuring (27,983 at b4e1fb41), 900 for "
+        "the seams of what came after it: the trash, snapshots and groups in contract and leak check, volumes with a "
         "source, CSI",
         lambda root: [f"{each.text.count(chr(10))} {each.path}" for each in code.core_modules(root)],
         _first_number,

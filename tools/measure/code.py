@@ -11,9 +11,9 @@ from typing import Final
 
 __all__ = ["Module", "core_modules", "guards", "mixed_results", "places_of_controllers", "role_reads"]
 
-KITS: Final = ("cloud", "directory", "snapshots", "trash", "csi", "ui")
+KITS: Final = ("cloud", "directory", "snapshots", "trash", "csi", "ui", "asking")
 """Rooms that are counted apart, each with its command `cli/NAME.py`: kits for authors of backends, and what the core
-had not when it was given its bound (snapshots, copies and trash; CSI; the page).
+had not when it was given its bound (snapshots, copies and trash; CSI; the page, and asking the leader from anywhere).
 """
 WIRING: Final = frozenset({"process", "roles", "assembly.py", "controlplane.py"})
 """Rooms that may read roles; the last two are their names before the rooms were moved."""

@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Option
 
-from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, lease_holder, require_driver
+from volplane.asking.leader import Leader, LeaderSilent, held_lease
+from volplane.cli.controller_client import Access, reaching, require_driver
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, OurNamespace, OutputFormat, duration_option
+from volplane.cli.framework.options import OutputFormat, duration_option
 from volplane.controller.actions import EventRecord
 from volplane.errors import ApiConflict, ApiNotFound, ApiUnavailable, VolplaneError
 from volplane.kube.client import Client
@@ -116,9 +116,9 @@ class Drain:
                 await _delete(client, PODS, pod, grace_seconds=0)
 
     async def delete(
-        self, console: Console, client: Client, recorder: EventRecorder, address: str, *, gone: bool = False
+        self, console: Console, client: Client, recorder: EventRecorder, leader: Leader, *, gone: bool = False
     ) -> list[Leftover]:
-        """Delete all claims, then wait for the controllers; return what is held then. address: of the controller.
+        """Delete all claims, then wait for the controllers; return what is held then. leader: asked for reasons.
 
         Objects made meanwhile are not deleted, but they are held, and so among what is left. Attachments go when no pod
         needs them. gone: the node is gone, so that volumes without a claim are released, and their assets stay on its
@@ -142,7 +142,7 @@ class Drain:
                     if loop.time() > until:
                         raise
                 await asyncio.sleep(POLL_SECONDS)
-        return await self._left(client, recorder, address, await self.find(client))
+        return await self._left(client, recorder, leader, await self.find(client))
 
     async def _request_deletion(self, client: Client, target: Target, *, gone: bool) -> None:
         """Delete a claim, the claim that a volume is bound to, or an available volume; never what a pod may use."""
@@ -169,11 +169,13 @@ class Drain:
             await _delete(client, VOLUMES, target)
 
     async def _left(
-        self, client: Client, recorder: EventRecorder, address: str, ours: Sequence[tuple[Target, Held]]
+        self, client: Client, recorder: EventRecorder, leader: Leader, ours: Sequence[tuple[Target, Held]]
     ) -> list[Leftover]:
         if not ours:
             return []
-        reasons: Mapping[str, Mapping[str, str]] = (await ask(address, "/status") or {}).get("reasons", {})
+        reasons: Mapping[str, Mapping[str, str]] = {}
+        with suppress(LeaderSilent):
+            reasons = (await leader.ask("/status"))["reasons"]
         users: dict[str, list[str]] = {}
         for pod in (await client.list(PODS)).items:
             for key in claims_of_pod(pod):
@@ -236,9 +238,10 @@ async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int 
             await client.delete(kind, target.key, uid=target.uid, grace_seconds=grace_seconds)
 
 
+@reaching
 def drain(
+    access: Access,
     *,
-    kubeconfig: Kubeconfig = None,
     driver: Annotated[str, Option("--driver", metavar="NAME", help="Only what this driver made or is making.")] = "",
     node: Annotated[
         str,
@@ -253,12 +256,10 @@ def drain(
         bool, Option("--delete", help="Delete the claims, their volumes and assets. The controllers must run.")
     ] = False,
     yes: Annotated[bool, Option("--yes", help="Do it; otherwise only show what is held.")] = False,
-    namespace: OurNamespace = DEFAULT_NAMESPACE,
     timeout: Annotated[
         float, duration_option("--timeout", says="How long --delete waits for everything to be gone.", default="5m")
     ] = 300.0,
     output: OutputFormat = Output.TEXT,
-    http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
     """Show what volplane's finalizers hold, and release or delete it.
 
@@ -274,8 +275,8 @@ def drain(
     mode = "release" if release else "delete" if delete else ""
     # Progress is no part of a result for programs.
     console = Console() if output is Output.TEXT else Console(out=sys.stderr)
-    work = Drain(driver, namespace, timeout, node)
-    held, left = asyncio.run(_drain(console, kubeconfig, work, http, mode=mode, yes=yes))
+    work = Drain(driver, access.system_namespace, timeout, node)
+    held, left = asyncio.run(_drain(console, access, work, mode=mode, yes=yes))
     if output is not Output.TEXT:
         Console().data({"held": held, "left": left}, output)
     if left:
@@ -283,24 +284,23 @@ def drain(
 
 
 async def _drain(
-    console: Console, kubeconfig: Path | None, work: Drain, address: str, *, mode: str, yes: bool
+    console: Console, access: Access, work: Drain, *, mode: str, yes: bool
 ) -> tuple[Sequence[Held], Sequence[Leftover]]:
     """Return what was held, and what is still held after the release or deletion."""
-    async with cluster_client(kubeconfig) as client:
+    async with access.cluster() as (client, leader):
         held = [each for _, each in await work.find(client)]
         _table(console, held)
         if not held:
             # A misspelt driver holds nothing either: a controller that answers knows the right names.
-            status = await ask(address, "/status") if work.driver else None
-            if status is not None:
-                require_driver(work.driver, (each["name"] for each in status["drivers"]))
+            with suppress(LeaderSilent):
+                require_driver(work.driver, (each["name"] for each in (await leader.ask("/status"))["drivers"]))
             return (), ()
         if not yes:
             console.note(f"nothing was changed; {ADVICE[mode]}")
             return held, ()
         gone = await work.node_is_gone(client)
         if not gone:
-            await _check_controllers(client, work.namespace, address, mode)
+            await _check_controllers(client, work.namespace, leader, mode)
         recorder = EventRecorder(client, instance=f"drain@{socket.gethostname()}", now=lambda: datetime.now(UTC))
         writing = asyncio.ensure_future(recorder.run())
         try:
@@ -308,7 +308,7 @@ async def _drain(
                 await work.release(console, client, recorder)
                 left: Sequence[Leftover] = [Leftover(held=each, by=(each.why,)) for _, each in await work.find(client)]
             else:
-                left = await work.delete(console, client, recorder, address, gone=gone)
+                left = await work.delete(console, client, recorder, leader, gone=gone)
         finally:
             await recorder.close(EVENT_SECONDS)
             await writing
@@ -327,12 +327,13 @@ def _table(console: Console, held: Sequence[Held]) -> None:
     console.table(("KIND", "NAME", "PHASE", "DRIVER", "ASSET", "BY"), rows, most=MOST_ROWS)
 
 
-async def _check_controllers(client: Client, namespace: str, address: str, mode: str) -> None:
+async def _check_controllers(client: Client, namespace: str, leader: Leader, mode: str) -> None:
     """Raise VolplaneError if a running controller would undo a release, or none runs that could delete."""
-    holder = await lease_holder(client, namespace)
-    if not holder:
-        answer = await ask(address, "/status")
-        holder = address if answer is not None and answer.get("leads") else ""
+    lease = await held_lease(client, namespace)
+    holder = (lease.spec.holder_identity or "") if lease is not None else ""
+    if not holder and leader.http:  # It may work without a lease.
+        with suppress(LeaderSilent):
+            holder = leader.http if await leader.ask("/status") else ""
     if mode == "release" and holder:
         raise VolplaneError(
             f"a controller is at work ({holder}) and would take its finalizers back: stop it first, as with "
@@ -340,8 +341,8 @@ async def _check_controllers(client: Client, namespace: str, address: str, mode:
         )
     if mode == "delete" and not holder:
         raise VolplaneError(
-            f"no controller is at work (by the lease in namespace {namespace}, and at {address}): nobody would "
-            "delete the assets. Start it, or use --release"
+            f"no controller is at work (by the lease in namespace {namespace}): nobody would delete the assets. Start "
+            "it, name one that works without a lease by --http, or use --release"
         )
 
 

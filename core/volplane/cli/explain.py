@@ -9,23 +9,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer import Option
 
 from volplane._messages import nearest, size_text
-from volplane.cli.controller_client import ControllerAddress, ask, cluster_client, lease_holder
+from volplane.asking.leader import LeaderSilent
+from volplane.cli.controller_client import Access, reaching, shown_again
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import (
-    DEFAULT_NAMESPACE,
-    ConfigFile,
-    Controllers,
-    Kubeconfig,
-    OurNamespace,
-    OutputFormat,
-)
+from volplane.cli.framework.options import AllNamespaces, ConfigFile, Controllers, Namespace, OutputFormat, Watching
 from volplane.cli.trash import counted
 from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiForbidden, ConfigurationError
@@ -53,7 +45,9 @@ MOST_ROWS: Final = 50
 PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
 
 
+@reaching
 def explain(
+    access: Access,
     kind: Annotated[
         str,
         typer.Argument(
@@ -65,27 +59,35 @@ def explain(
         str, typer.Argument(metavar="NAME", help="Which one; of pvc, pod and snapshots also NAMESPACE/NAME.")
     ] = "",
     *,
-    of: Annotated[
-        str, Option("-n", metavar="NAMESPACE", help="Its namespace, if it is in one; default: default.")
-    ] = "",
+    namespace: Namespace = "",
     output: OutputFormat = Output.TEXT,
-    http: ControllerAddress = "127.0.0.1:9809",
-    kubeconfig: Kubeconfig = None,
+    watch: Watching = False,
     config: ConfigFile = None,
     controllers: Controllers = DEFAULT_CONTROLLERS,
-    namespace: OurNamespace = DEFAULT_NAMESPACE,
 ) -> None:
     """Explain where a claim, volume, class, pod, snapshot or attachment stands, and what happens next and when.
 
-    Asks the running controller. If none answers, reads the cluster and decides as a controller would that has just
+    Asks the controller that leads. If none answers, reads the cluster and decides as a controller would that has just
     started with these options; nothing is written. A pod is explained by what the cluster shows now, then its claims
     are. Exit code 1 if there is no such object.
     """
-    subject, key = _subject(kind, name, of)
-    options = Options(controllers=parse_controllers(controllers), namespace=namespace)
-    asker = Asker(http, kubeconfig, read_configuration(config), options)
-    explanations, notes = asyncio.run(asker.explain(subject, key))
+    subject, key = _subject(kind, name, namespace, access)
+    options = Options(controllers=parse_controllers(controllers), namespace=access.system_namespace)
+    asker = Asker(access, read_configuration(config), options)
     console = Console()
+    explanations, _ = asyncio.run(
+        shown_again(
+            lambda: asker.explain(subject, key),
+            lambda found: _show(console, output, *found),
+            part=lambda found: found[0],
+            again=watch,
+        )
+    )
+    if not all(each["found"] for each in explanations):
+        raise typer.Exit(1)
+
+
+def _show(console: Console, output: Output, explanations: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:
     if output is Output.TEXT:
         for each in explanations:
             if len(explanations) > 1:
@@ -99,11 +101,9 @@ def explain(
             console.note(note)
     else:
         console.data(explanations[0] if len(explanations) == 1 else explanations, output)
-    if not all(each["found"] for each in explanations):
-        raise typer.Exit(1)
 
 
-def _subject(kind: str, name: str, of: str) -> tuple[str, str]:
+def _subject(kind: str, name: str, of: str, access: Access) -> tuple[str, str]:
     """Return kind and key of the object. Raises ConfigurationError for an unknown kind, BadParameter for no name."""
     if not name:
         kind, _, name = kind.partition("/")
@@ -122,15 +122,14 @@ def _subject(kind: str, name: str, of: str) -> tuple[str, str]:
     within, slash, _ = name.partition("/")
     if slash and of and of != within:
         raise typer.BadParameter(f"-n {of} contradicts {name}")
-    return subject, name if slash else f"{of or 'default'}/{name}"
+    return subject, name if slash else f"{access.namespace(of)}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Asks for explanations: the controller at `address`, or this process where none answers."""
+    """Asks for explanations: the controller that leads, or this process where it does not answer."""
 
-    address: str
-    kubeconfig: Path | None
+    access: Access
     configuration: Configuration
     options: Options
 
@@ -138,7 +137,7 @@ class Asker:
         """Return explanations, and notes on how far they can be trusted. Of a pod also those of its claims."""
         if subject not in ("attachment", "pod"):
             return await self._decided(subject, [key])
-        async with cluster_client(self.kubeconfig) as client:
+        async with self.access.cluster() as (client, _):
             if subject == "attachment":
                 attachment = await client.find(ATTACHMENTS, key)
                 situation = (f"there is no attachment {key}",)
@@ -150,42 +149,82 @@ class Asker:
         return [*itself, *explanations], (*pod.doubts, *notes)
 
     async def _decided(self, subject: str, keys: Sequence[str]) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
-        answers = [await ask(self.address, "/explain", {subject: key}) for key in keys]
-        given: list[Mapping[str, Any]] = [answer for answer in answers if answer is not None]
-        if len(given) == len(keys):
-            return given, ()
-        # No controller answers: decide as one would that has just started, and say what that lacks.
-        silent = f"no controller answers at {self.address}"
-        decided = "this is what one that starts now with these options would decide"
-        note = f"{silent}: {decided}; what was tried is not known"
-        async with cluster_client(self.kubeconfig) as client:
+        try:
+            async with self.access.leader() as leader:
+                answers = [await leader.ask("/explain", {subject: key}) for key in keys]
+                return answers, leader.said()
+        except LeaderSilent as silent:
+            # Decide as one would that has just started, and say what that lacks.
+            decided = "this is what a controller that starts now with these options would decide"
+            note = f"{silent}: {decided}; what was tried is not known"
+        async with self.access.cluster() as (client, _):
             plane, doubts = await read_control_plane(client, self.configuration, self.options)
-            explanations: list[Mapping[str, Any]] = [asdict(plane.explain(subject, key)) for key in keys]
-            try:
-                if leader := await lease_holder(client, self.options.namespace):
-                    note = f"{silent}, but {leader} works: ask it with --http for what it has tried"
-            except ApiForbidden:
-                pass  # The note does without the holder's name.
-            return explanations, (note, *doubts)
+            return [asdict(plane.explain(subject, key)) for key in keys], (note, *doubts)
 
 
+@reaching
 def status(
-    *, kubeconfig: Kubeconfig = None, http: ControllerAddress = "127.0.0.1:9809", output: OutputFormat = Output.TEXT
+    access: Access,
+    *,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    output: OutputFormat = Output.TEXT,
+    watch: Watching = False,
 ) -> None:
     """Show drivers, volumes and claims by phase, running operations, and what waits for what.
 
-    Objects are read from the cluster; drivers, operations and reasons from the controller process, where one answers.
-    Exit code 1 if a driver cannot be used.
+    Objects are read from the cluster, claims from one namespace or all; drivers, operations and reasons come from the
+    controller that leads. Exit code 1 if a driver cannot be used.
     """
-    answer, volumes, claims = asyncio.run(_read(kubeconfig, http))
+    within = access.namespace(namespace, everywhere=all_namespaces)
     console = Console()
-    told = answer or {}
+    seen = asyncio.run(
+        shown_again(
+            lambda: _read(access, within),
+            lambda seen: _status(console, output, seen, within),
+            part=lambda seen: (seen.claims, seen.volumes, {**seen.told, "now": 0}),
+            again=watch,
+        )
+    )
+    if not all(driver["healthy"] for driver in seen.told.get("drivers", [])):
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What `status` shows."""
+
+    told: Mapping[str, Any]
+    """By the leader; empty if it does not answer."""
+    notes: Sequence[str]
+    volumes: Sequence[Volume]
+    claims: Sequence[Claim]
+
+
+async def _read(access: Access, within: str) -> _Seen:
+    async with access.cluster() as (client, leader):
+        claims = (await client.list(CLAIMS, namespace=within)).items
+        notes: list[str] = []
+        volumes: Sequence[Volume] = ()
+        try:
+            volumes = (await client.list(VOLUMES)).items
+        except ApiForbidden as error:
+            notes.append(f"volumes are not shown: {error}")
+        try:
+            told = await leader.status(within)
+            return _Seen(told=told, notes=(*leader.said(), *notes), volumes=volumes, claims=claims)
+        except LeaderSilent as silent:
+            return _Seen(told={}, notes=(str(silent), *notes), volumes=volumes, claims=claims)
+
+
+def _status(console: Console, output: Output, seen: _Seen, within: str) -> None:
+    told, volumes, claims = seen.told, seen.volumes, seen.claims
     operations: list[Mapping[str, Any]] = told.get("operations", [])
     waiting = _waiting(claims, volumes, told.get("reasons", {}))
     counts = {"volumes": _counted(volumes), "claims": _counted(claims)}
     if output is Output.TEXT:
-        _drivers(console, answer, http)
-        console.heading("Objects")
+        _drivers(console, seen)
+        console.heading(f"Objects{f', claims of namespace {within}' if within else ''}")
         found = {word: sorted(counted.items()) or [("-", 0)] for word, counted in counts.items()}
         rows = [(word, phase, str(count)) for word, phases in found.items() for phase, count in phases]
         console.table(("KIND", "PHASE", "COUNT"), rows)
@@ -204,8 +243,8 @@ def status(
     else:
         names = ("kind", "name", "phase", "reason")
         content = {
-            "controller": answer is not None,
-            "leads": told.get("leads", False),
+            "controller": bool(told),
+            "notes": seen.notes,
             "missing": told.get("missing", []),
             "drivers": told.get("drivers", []),
             **counts,
@@ -214,32 +253,20 @@ def status(
             "operations": operations,
         }
         console.data(content, output)
-    if not all(driver["healthy"] for driver in told.get("drivers", [])):
-        raise typer.Exit(1)
 
 
-async def _read(kubeconfig: Path | None, address: str) -> tuple[Mapping[str, Any] | None, list[Volume], list[Claim]]:
-    answer = await ask(address, "/status")
-    async with cluster_client(kubeconfig) as client:
-        claims = (await client.list(CLAIMS)).items
-        return answer, list((await client.list(VOLUMES)).items), list(claims)
-
-
-def _drivers(console: Console, answer: Mapping[str, Any] | None, address: str) -> None:
+def _drivers(console: Console, seen: _Seen) -> None:
     console.heading("Drivers")
-    if answer is None:
-        console.note(f"no controller answers at {address}; --http names another address")
-        return
-    if not answer["leads"]:
-        console.note("this process waits for the lease; another one works")
     rows = [
         (each["name"], each["backend"], "hung" if each["hung"] else each["state"], each["error"] or "-")
-        for each in answer["drivers"]
+        for each in seen.told.get("drivers", [])
     ]
     if rows:
         console.table(("NAME", "BACKEND", "STATE", "PROBLEM"), rows)
-    elif answer["leads"]:
+    elif seen.told and not seen.told.get("namespace"):
         console.note("none is configured; `volplane plugins` shows what is installed")
+    for note in seen.notes:
+        console.note(note)
 
 
 def _counted(items: Iterable[Volume | Claim]) -> Mapping[str, int]:

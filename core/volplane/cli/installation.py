@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from volplane._templates import data_of, filled, text_of
+from volplane.asking.callers import REVIEWS
 from volplane.controller.config import Configuration, parse_configuration
 from volplane.controller.controller import FOLLOW, READ, Rule
 from volplane.intents.bootstrap import SEAL_SECRET
@@ -139,7 +140,7 @@ def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: 
     named = sorted({"kube-system", namespace, *((nodes_namespace(namespace),) if distributed else ())})
     where = {"", "cluster", *(("distributed",) if distributed else ())}
     read = Rule("", "namespaces", ("get",), tuple(named))
-    return _merged([*_ALL, read, *_of(sorted(controllers), where, ours=False)])
+    return _merged([*_ALL, read, *REVIEWS, *_of(sorted(controllers), where, ours=False)])
 
 
 def node_rules(namespace: str) -> dict[str, list[Rule]]:

@@ -13,7 +13,8 @@ import typer
 from typer import Option
 
 from volplane._messages import age_text, size_text
-from volplane.cli.controller_client import ControllerAddress, require_answer, require_driver
+from volplane.asking.leader import Leader
+from volplane.cli.controller_client import Access, reaching, require_driver
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import OutputFormat
 
@@ -28,7 +29,9 @@ Report = Mapping[str, Any]
 Rows = list[Mapping[str, Any]]
 
 
+@reaching
 def leaks(
+    access: Access,
     *,
     check: Annotated[
         bool, Option("--check", help="Check now, and wait for the result, instead of showing the last one.")
@@ -39,7 +42,6 @@ def leaks(
     driver: Annotated[str, Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
     handle: Annotated[str, Option("--handle", metavar="HANDLE", help="Only the asset with this handle.")] = "",
     output: OutputFormat = Output.TEXT,
-    http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
     """Show orphans, ghosts, drifted and foreign assets, as the running controller last found them, or finds them now.
 
@@ -48,7 +50,7 @@ def leaks(
     checks every ten minutes, and when --check asks it to. Exit code 1 if there are orphans or ghosts.
     """
     console = Console()
-    report = asyncio.run(_report(console, http, {"driver": driver, "handle": handle}, check=check, fix=fix))
+    report = asyncio.run(_report(console, access, {"driver": driver, "handle": handle}, check=check, fix=fix))
     if output is Output.TEXT:
         _show(console, report, fixed=fix)
     else:
@@ -57,22 +59,24 @@ def leaks(
         raise typer.Exit(1)
 
 
-async def _report(console: Console, address: str, only: Mapping[str, str], *, check: bool, fix: bool) -> Report:
+async def _report(console: Console, access: Access, only: Mapping[str, str], *, check: bool, fix: bool) -> Report:
     chosen = {name: value for name, value in only.items() if value}
-    report: Report = await require_answer(address, "/leaks")
-    drivers = [each["driver"] for each in report["drivers"]]
-    require_driver(only["driver"], [*drivers, *(each["driver"] for each in report["findings"])])
-    if check:
-        report = await _check(console, address, only["driver"])
-    if fix:
-        report = await require_answer(address, "/leaks/fix", chosen, method="POST")
+    async with access.leader() as leader:
+        report: Report = await leader.ask("/leaks")
+        drivers = [each["driver"] for each in report["drivers"]]
+        require_driver(only["driver"], [*drivers, *(each["driver"] for each in report["findings"])])
+        if check:
+            report = await _check(console, leader, only["driver"])
+        if fix:
+            report = await leader.ask("/leaks/fix", chosen, method="POST")
 
-        def running(now: Report) -> Rows:
-            return [each for each in now["repairs"] if each["state"] == "running"]
+            def running(now: Report) -> Rows:
+                return [each for each in now["repairs"] if each["state"] == "running"]
 
-        report = await _poll(console, address, report, "deleting orphans", running=running, seconds=FIX_SECONDS)
-    else:
-        report = {**report, "repairs": []}
+            report = await _poll(console, leader, report, "deleting orphans", running=running, seconds=FIX_SECONDS)
+        else:
+            report = {**report, "repairs": []}
+        report = {**report, "notes": leader.said()}
     wanted = {
         part: [each for each in report[part] if all(each.get(name, value) == value for name, value in chosen.items())]
         for part in ("drivers", "findings", "repairs")
@@ -80,11 +84,11 @@ async def _report(console: Console, address: str, only: Mapping[str, str], *, ch
     return {**report, **wanted}
 
 
-async def _check(console: Console, address: str, driver: str) -> Report:
+async def _check(console: Console, leader: Leader, driver: str) -> Report:
     """Start a check of all drivers, or of one, and wait for it; return what is known then."""
     query = {"driver": driver} if driver else {}
-    targets: Mapping[str, int] = await require_answer(address, "/leaks/check", query, method="POST")
-    report: Report = await require_answer(address, "/leaks")
+    targets: Mapping[str, int] = await leader.ask("/leaks/check", query, method="POST")
+    report: Report = await leader.ask("/leaks")
     if not targets:
         console.warning("no driver can be checked now; the reasons stand below")
         return report
@@ -93,7 +97,7 @@ async def _check(console: Console, address: str, driver: str) -> Report:
         attempts = {each["driver"]: each["attempts"] for each in now["drivers"]}
         return sorted(name for name, target in targets.items() if attempts.get(name, target) < target)
 
-    report = await _poll(console, address, report, "checking", running=unchecked, seconds=CHECK_SECONDS)
+    report = await _poll(console, leader, report, "checking", running=unchecked, seconds=CHECK_SECONDS)
     if left := unchecked(report):
         late = f"still being checked after {CHECK_SECONDS:.0f} s: {', '.join(left)}"
         console.warning(f"{late}; what follows is from before")
@@ -101,7 +105,7 @@ async def _check(console: Console, address: str, driver: str) -> Report:
 
 
 async def _poll(
-    console: Console, address: str, report: Report, what: str, *, running: Callable[[Report], Sized], seconds: float
+    console: Console, leader: Leader, report: Report, what: str, *, running: Callable[[Report], Sized], seconds: float
 ) -> Report:
     """Ask until nothing runs, for so many seconds at most; the controller goes on with what takes longer."""
     left = len(running(report))
@@ -111,7 +115,7 @@ async def _poll(
         until = asyncio.get_running_loop().time() + seconds
         while left and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_SECONDS)
-            report = await require_answer(address, "/leaks")
+            report = await leader.ask("/leaks")
             before, left = left, len(running(report))
             bar.advance(before - left)
     return report
@@ -137,6 +141,8 @@ def _show(console: Console, report: Report, *, fixed: bool) -> None:
     elif not fixed and any(each["verdict"] == "orphan" for each in report["findings"]):
         console.note("`volplane leaks --fix` deletes them")
     _checks(console, report["drivers"])
+    for note in report["notes"]:
+        console.note(note)
 
 
 def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
@@ -168,7 +174,9 @@ def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
             console.note(f"driver {name} was checked at {checked_at}")
 
 
+@reaching
 def adopt(
+    access: Access,
     *,
     former: Annotated[
         str, Option("--from", metavar="CLUSTER_ID", help="Whose marks the assets carry now; `volplane leaks` shows it.")
@@ -180,7 +188,6 @@ def adopt(
     ] = False,
     yes: Annotated[bool, Option("--yes", help="Do it; otherwise only show what would be done.")] = False,
     output: OutputFormat = Output.TEXT,
-    http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
     """After a restore into a new cluster: put this cluster's marks on the assets that its volumes point at.
 
@@ -192,7 +199,7 @@ def adopt(
     """
     console = Console()
     flags = {name: "yes" for name, given in (("back", back), ("stopped", stopped)) if given}
-    plan, outcomes = asyncio.run(_adopt(console, http, {"from": former, **flags}, driver, yes=yes))
+    plan, outcomes = asyncio.run(_adopt(console, access, {"from": former, **flags}, driver, yes=yes))
     if output is Output.TEXT:
         _show_adoption(console, "this cluster" if back else f"cluster {former}", plan, outcomes)
     else:
@@ -202,23 +209,23 @@ def adopt(
 
 
 async def _adopt(
-    console: Console, address: str, what: Mapping[str, str], driver: str, *, yes: bool
+    console: Console, access: Access, what: Mapping[str, str], driver: str, *, yes: bool
 ) -> tuple[Rows, Rows | None]:
     """Return the plan and the outcome of each entry; None = nothing was done."""
-    if driver:
-        status = await require_answer(address, "/status")
-        require_driver(driver, (each["name"] for each in status["drivers"]))
-    query = {**what, **({"driver": driver} if driver else {})}
-    plan: Rows = await require_answer(address, "/adopt" if yes else "/adopt/plan", query, method="POST")
-    if not plan or not yes:
-        return plan, None
-    outcomes: Rows = await require_answer(address, "/adopt")
-    with console.progress("taking over", total=len(outcomes)):
-        # Adopting only writes marks, so it is short.
-        while any(each["state"] == "running" for each in outcomes):
-            await asyncio.sleep(POLL_SECONDS)
-            outcomes = await require_answer(address, "/adopt")
-    return plan, outcomes
+    async with access.leader() as leader:
+        if driver:
+            require_driver(driver, (each["name"] for each in (await leader.ask("/status"))["drivers"]))
+        query = {**what, **({"driver": driver} if driver else {})}
+        plan: Rows = await leader.ask("/adopt" if yes else "/adopt/plan", query, method="POST")
+        if not plan or not yes:
+            return plan, None
+        outcomes: Rows = await leader.ask("/adopt")
+        with console.progress("taking over", total=len(outcomes)):
+            # Adopting only writes marks, so it is short.
+            while any(each["state"] == "running" for each in outcomes):
+                await asyncio.sleep(POLL_SECONDS)
+                outcomes = await leader.ask("/adopt")
+        return plan, outcomes
 
 
 def _show_adoption(console: Console, giver: str, plan: Rows, outcomes: Rows | None) -> None:

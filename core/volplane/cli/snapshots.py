@@ -10,15 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from typer import Argument, Option
 
-from volplane.cli.controller_client import ControllerAddress, cluster_client
+from volplane.cli.controller_client import Access, reaching
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Kubeconfig, duration_option
+from volplane.cli.framework.options import Namespace, duration_option
 from volplane.errors import ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
@@ -36,7 +35,9 @@ NOT_SERVED: Final = (
 T = TypeVar("T")
 
 
+@reaching
 def snapshot(
+    access: Access,
     claim: Annotated[str, Argument(metavar="CLAIM", help="The claim: NAME, or NAMESPACE/NAME. It may be in use.")],
     *,
     name: Annotated[str, Option("--name", help="Name of the VolumeSnapshot; default: the claim's, and the time.")] = "",
@@ -45,14 +46,14 @@ def snapshot(
     ] = "",
     wait: Annotated[bool, Option("--wait", help="Wait until it can be used, not only until it is cut.")] = False,
     timeout: Annotated[float, duration_option("--timeout", says="How long to wait.", default="5m")] = 300.0,
-    kubeconfig: Kubeconfig = None,
+    namespace: Namespace = "",
 ) -> None:
     """Have a snapshot cut of a claim, as of now, and wait until that has happened.
 
     What is written to the volume afterwards is not in it. Exit code 1 if it has not happened in time, or failed; the
     VolumeSnapshot stays, and may come to be later.
     """
-    claim = claim if "/" in claim else f"default/{claim}"
+    claim = claim if "/" in claim else f"{access.namespace(namespace)}/{claim}"
     if claim.count("/") != 1 or "" in claim.split("/"):
         raise ConfigurationError(f'the claim "{claim}" must be NAME or NAMESPACE/NAME')
     console = Console()
@@ -60,7 +61,7 @@ def snapshot(
     reached: Callable[[VolumeSnapshot], bool] = is_ready if wait else is_cut
 
     async def cut() -> VolumeSnapshot:
-        async with cluster_client(kubeconfig) as client:
+        async with access.cluster() as (client, _):
             await wish(client, claim, key, of_class)
             with console.progress(f"waiting for snapshot {key}"):
                 return await until(client, key, reached, timeout)
@@ -150,11 +151,13 @@ class Made:
     """Whether it waits for a pod, too."""
 
 
+@reaching
 def restore(
+    access: Access,
     snapshot: Annotated[str, Argument(metavar="SNAPSHOT", help="The VolumeSnapshot: NAME, or NAMESPACE/NAME.")],
     *,
     claim: Annotated[str, Option("--claim", metavar="NAME", help="The claim to make, in the snapshot's namespace.")],
-    of: Annotated[str, Option("-n", metavar="NAMESPACE", help="The namespace of both; default: default.")] = "",
+    namespace: Namespace = "",
     of_class: Annotated[
         str, Option("--class", metavar="NAME", help="Its StorageClass; default: that of the snapshot's claim.")
     ] = "",
@@ -167,19 +170,19 @@ def restore(
     ] = None,
     wait: Annotated[bool, Option("--wait", help="Wait until it is bound, or needs only a pod that uses it.")] = False,
     timeout: Annotated[float, duration_option("--timeout", says="How long to wait.", default="5m")] = 300.0,
-    http: ControllerAddress = "127.0.0.1:9809",
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Make a claim with the data of a snapshot.
 
     The snapshot need not be ready: the claim waits for it. Exit code 1 if the claim is not bound in time; it stays, and
     may be bound later.
     """
-    wanted = Wanted(*keys_of(snapshot, claim, of), of_class, size, tuple(access_mode or ()))
+    if "/" not in snapshot:
+        snapshot = f"{access.namespace(namespace)}/{snapshot}"
+    wanted = Wanted(*keys_of(snapshot, claim, namespace), of_class, size, tuple(access_mode or ()))
     console = Console()
 
     async def act() -> str:
-        async with cluster_client(kubeconfig) as client:
+        async with access.cluster() as (client, _):
             made = await make(client, wanted)
             console.done(made.text)
             for note in made.notes:
@@ -193,7 +196,7 @@ def restore(
 
     if not (reached := asyncio.run(act())):
         console.failed(f"claim {wanted.claim} is not bound yet")
-        for reason in asyncio.run(_reasons(wanted.claim, http, kubeconfig)):
+        for reason in asyncio.run(_reasons(wanted.claim, access)):
             console.sentence(reason)
         raise typer.Exit(1)
     if wait:
@@ -395,7 +398,7 @@ async def bound(client: Client, key: str, seconds: float) -> bool:
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _reasons(key: str, http: str, kubeconfig: Path | None) -> list[str]:
+async def _reasons(key: str, access: Access) -> list[str]:
     """Return what `volplane explain` says about the claim."""
     from volplane.cli.explain import Asker  # noqa: PLC0415 - start-up time
     from volplane.controller.config import read_configuration  # noqa: PLC0415
@@ -403,5 +406,5 @@ async def _reasons(key: str, http: str, kubeconfig: Path | None) -> list[str]:
     from volplane.process.process import Options  # noqa: PLC0415
 
     options = Options(controllers=parse_controllers(DEFAULT_CONTROLLERS))
-    explanations, notes = await Asker(http, kubeconfig, read_configuration(None), options).explain("claim", key)
+    explanations, notes = await Asker(access, read_configuration(None), options).explain("claim", key)
     return [text for each in explanations for part in ("situation", "next") for text in each[part]] + list(notes)

@@ -25,9 +25,10 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import yaml
 
-from volplane.cli.controller_client import ControllerAddress, ask, cluster_client
+from volplane.asking.leader import Leader, LeaderSilent
+from volplane.cli.controller_client import Access, reaching
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, ConfigFile, Kubeconfig, OurNamespace, path_option
+from volplane.cli.framework.options import ConfigFile, path_option
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
 from volplane.kube import kinds
 from volplane.kube.client import Client
@@ -57,13 +58,12 @@ BundleFile = Annotated[
 ]
 
 
+@reaching
 def support_bundle(
+    access: Access,
     *,
     output: BundleFile = None,
     config: ConfigFile = None,
-    namespace: OurNamespace = DEFAULT_NAMESPACE,
-    kubeconfig: Kubeconfig = None,
-    http: ControllerAddress = "127.0.0.1:9809",
 ) -> None:
     """Write an archive for support: versions, the controller's answers, objects, events and logs.
 
@@ -87,7 +87,7 @@ def support_bundle(
         except (yaml.YAMLError, ValueError) as error:
             raise ConfigurationError(f"{config} is no YAML: {error}") from error
         bundle.add_json("configuration.json", without_secrets(content))
-    asyncio.run(_collect(bundle, kubeconfig, namespace, http))
+    asyncio.run(_collect(bundle, access))
     if bundle.errors:
         bundle.add_text(ERRORS, "".join(f"{each}\n" for each in bundle.errors))
     path = output or Path(f"volplane-{began:%Y%m%dT%H%M%SZ}.tar.gz")
@@ -128,26 +128,36 @@ def _target(path: Path) -> AbstractContextManager[BinaryIO]:
         raise ConfigurationError(f"{path} exists already; name another file with --output") from None
 
 
-async def _collect(bundle: Bundle, kubeconfig: Path | None, namespace: str, address: str) -> None:
+async def _collect(bundle: Bundle, access: Access) -> None:
+    try:
+        async with access.leader() as leader:
+            await _ask(bundle, leader)
+    except VolplaneError as error:
+        bundle.errors.append(f"controller: {error}")
+    try:
+        async with access.cluster() as (client, _):
+            await _read_cluster(bundle, client, access.system_namespace)
+    except VolplaneError as error:
+        bundle.errors.append(f"cluster: {error}")
+
+
+async def _ask(bundle: Bundle, leader: Leader) -> None:
     for path in ("/status", "/leaks", "/adopt", "/metrics", "/readyz"):
         text = path in ("/metrics", "/readyz")
         try:
-            answer = await ask(address, path, text=text)
+            answer = await leader.ask(path, text=text)
+        except LeaderSilent as silent:
+            if not silent.status:
+                raise
+            bundle.errors.append(f"controller{path}: {silent}")
+            continue
         except VolplaneError as error:
             bundle.errors.append(f"controller{path}: {error}")
             continue
-        if answer is None:
-            bundle.errors.append(f"controller: none answers at {address}; --http names another address")
-            break
         if text:
             bundle.add_text(f"controller{path}.txt", answer)
         else:
             bundle.add_json(f"controller{path}.json", without_secrets(answer))
-    try:
-        async with cluster_client(kubeconfig) as client:
-            await _read_cluster(bundle, client, namespace)
-    except VolplaneError as error:
-        bundle.errors.append(f"cluster: {error}")
 
 
 async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from typer import Option
 
 from volplane._messages import age_text, size_text
-from volplane.cli.controller_client import ControllerAddress, ask, cluster_client
+from volplane.asking.leader import LeaderSilent
+from volplane.cli.controller_client import Access, reaching
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import Kubeconfig, OutputFormat, duration_option
+from volplane.cli.framework.options import AllNamespaces, Namespace, OutputFormat, duration_option
 from volplane.errors import ApiConflict, ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -66,31 +66,33 @@ class Archives:
     """Why some are not known."""
 
 
+@reaching
 def trash(
+    access: Access,
     *,
-    of: Annotated[str, Option("-n", metavar="NAMESPACE", help="Only volumes of claims of this namespace.")] = "",
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
     purge: Annotated[str, Option("--purge", metavar="VOLUME", help="Destroy this volume now, with its data.")] = "",
     yes: Annotated[bool, Option("--yes", help="Do it; otherwise only show what would be destroyed.")] = False,
-    kubeconfig: Kubeconfig = None,
-    http: ControllerAddress = "127.0.0.1:9809",
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Show the volumes of deleted claims that are kept, until when, and what becomes of them then.
 
-    `volplane undelete` gives one of them to a claim. --purge deletes the volume object, so that the controller destroys
-    the data at once. Directories that were archived are listed apart, as the running controller finds them now: no
-    command gives them back, a person copies them.
+    Of the claims of one namespace, or of all. `volplane undelete` gives one of them to a claim. --purge deletes the
+    volume object, so that the controller destroys the data at once. Directories that were archived are listed apart, as
+    the running controller finds them now: no command gives them back, a person copies them.
     """
     if yes and not purge:
         raise typer.BadParameter("--yes needs --purge VOLUME")
     console = Console()
-    rows, archiving = asyncio.run(_trash(console, kubeconfig, of, purge, yes=yes))
+    of = access.namespace(namespace, everywhere=all_namespaces or bool(purge))
+    rows, archiving = asyncio.run(_trash(console, access, of, purge, yes=yes))
     # Before backends are asked, which may take long.
     if output is Output.TEXT and rows:
         console.table(HEADERS, [row.cells() for row in rows], most=MOST_ROWS)
     elif output is Output.TEXT:
-        console.line("nothing is in the trash")
-    archives = Archives() if purge else asyncio.run(read_archives(http, of, wanted=bool(archiving)))
+        console.line("nothing is in the trash" + (f" of namespace {of}; -A shows that of all" if of else ""))
+    archives = Archives() if purge else asyncio.run(read_archives(access, of, wanted=bool(archiving)))
     if output is not Output.TEXT:
         volumes = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
         console.data({"volumes": volumes, "archives": archives.rows, "untold": archives.untold}, output)
@@ -104,13 +106,11 @@ def trash(
         console.note("nothing was changed; --yes destroys it")
 
 
-async def _trash(
-    console: Console, kubeconfig: Path | None, of: str, purge: str, *, yes: bool
-) -> tuple[list[Row], set[str]]:
+async def _trash(console: Console, access: Access, of: str, purge: str, *, yes: bool) -> tuple[list[Row], set[str]]:
     """Return the rows, and the classes that archive. With `purge` the row of this volume alone, which is deleted if
     `yes`.
     """
-    async with cluster_client(kubeconfig) as client:
+    async with access.cluster() as (client, _):
         if purge:
             volume, record = await _kept_volume(client, purge)
             if yes:
@@ -127,17 +127,17 @@ async def _trash(
     return sorted(chosen, key=lambda row: row.until), archiving
 
 
-async def read_archives(http: str, of: str, *, wanted: bool) -> Archives:
+async def read_archives(access: Access, of: str, *, wanted: bool) -> Archives:
     """Ask the controller, which asks the backends. wanted: whether a person misses them where none answers."""
-    try:
-        answer = await ask(http, "/archives", method="POST")
-    except ConfigurationError:
-        raise
-    except VolplaneError as error:
-        return Archives(untold=(f"archives are not known: {error}",))
-    if answer is None:
-        silent = f"no controller answers at {http}, so archives are not known; --http names another address"
-        return Archives(untold=(silent,) if wanted else ())
+    async with access.leader() as leader:
+        try:
+            answer = await leader.ask("/archives", method="POST")
+        except LeaderSilent as silent:
+            return Archives(untold=(f"archives are not known: {silent}",) if wanted else ())
+        except ConfigurationError:
+            raise
+        except VolplaneError as error:
+            return Archives(untold=(f"archives are not known: {error}",))
     chosen = (each for each in answer["archives"] if each["claim"].startswith(f"{of}/" if of else ""))
     rows = sorted(chosen, key=lambda each: (each["until"] is None, each["until"] or 0.0, each["place"]))
     return Archives(rows, [f"archives of driver {name} are not known: {why}" for name, why in answer["untold"].items()])
@@ -199,16 +199,18 @@ async def _kept_volume(client: Client, name: str) -> tuple[Volume, TrashRecord]:
 # --- out of the trash -------------------------------------------------------------------------------------------------
 
 
+@reaching
 def undelete(
+    access: Access,
     volume: Annotated[str, typer.Argument(metavar="VOLUME", help="The volume; `volplane trash` shows it.")],
     *,
     claim: Annotated[
-        str, Option("--claim", metavar="NAMESPACE/NAME", help="Who gets it; made if there is no such claim.")
+        str, Option("--claim", metavar="NAME", help="Who gets it, or NAMESPACE/NAME; made if there is no such claim.")
     ],
+    namespace: Namespace = "",
     timeout: Annotated[
         float, duration_option("--timeout", says="How long to wait until the claim is bound.", default="1m")
     ] = 60.0,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Give a volume in the trash to a claim, and wait until that is bound.
 
@@ -216,17 +218,18 @@ def undelete(
     again since, and a claim that exists, the right to change volumes is needed. A claim that is bound keeps its volume.
     Exit code 1 if the claim is not bound in time.
     """
+    claim = claim if "/" in claim else f"{access.namespace(namespace)}/{claim}"
     if claim.count("/") != 1 or "" in claim.split("/"):
-        raise ConfigurationError(f'--claim: "{claim}" must be NAMESPACE/NAME')
+        raise ConfigurationError(f'--claim: "{claim}" must be NAME or NAMESPACE/NAME')
     console = Console()
-    if not asyncio.run(_undelete(console, kubeconfig, volume, claim, timeout)):
+    if not asyncio.run(_undelete(console, access, volume, claim, timeout)):
         console.failed(f"claim {claim} is not bound yet; `volplane explain pvc {claim}` says why")
         raise typer.Exit(1)
     console.done(f"claim {claim} is bound to volume {volume}")
 
 
-async def _undelete(console: Console, kubeconfig: Path | None, name: str, key: str, seconds: float) -> bool:
-    async with cluster_client(kubeconfig) as client:
+async def _undelete(console: Console, access: Access, name: str, key: str, seconds: float) -> bool:
+    async with access.cluster() as (client, _):
         await give(client, name, key)
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds

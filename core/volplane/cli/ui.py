@@ -5,42 +5,52 @@ from __future__ import annotations
 import asyncio
 import logging
 import webbrowser
-from functools import partial
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from typer import Option
 
-from volplane.cli.controller_client import ControllerAddress, ask, cluster_client
+from volplane.asking.leader import LeaderSilent
+from volplane.cli.controller_client import Access, reaching
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig
 from volplane.controller import logs
 from volplane.controller.http import HttpAddress
 from volplane.ui.server import serve_page
 
 
+@reaching
 def ui(
+    access: Access,
     *,
-    kubeconfig: Kubeconfig = None,
-    context: Annotated[str, Option(metavar="NAME", help="Context of the kubeconfig; else its current one.")] = "",
-    of: Annotated[str, Option("-n", metavar="NAMESPACE", help="Show its objects alone; needs fewer rights.")] = "",
+    namespace: Annotated[
+        str, Option("--namespace", "-n", metavar="NAME", help="Show its objects alone, which needs fewer rights.")
+    ] = "",
     port: Annotated[int, Option(metavar="N", min=0, max=65535, help="Port of 127.0.0.1; 0 = a free one.")] = 0,
     browser: Annotated[bool, Option("--open", help="Open the page in a browser.")] = False,
-    http: ControllerAddress = "127.0.0.1:9809",
-    system_namespace: Annotated[str, Option(metavar="NAME", help="Namespace of the controllers.")] = DEFAULT_NAMESPACE,
 ) -> None:
     """Serve a page that shows what waits and why, claims with all that belongs to them, drivers, nodes, and the trash.
 
     It reads with the rights of the kubeconfig, and writes nothing. The address has a token: whoever has it sees what
-    you see, until Ctrl-C. Reasons and operations come from the controller, where one answers at --http.
+    you see, until Ctrl-C. Reasons and operations come from the controller that leads.
     """
-    HttpAddress.parse("--http", http)
+    if access.http:
+        HttpAddress.parse("--http", access.http)
     logs.configure()
 
     async def serve(stop: asyncio.Event) -> None:
-        async with cluster_client(kubeconfig, context) as client:
+        async with access.cluster() as (client, leader):
             await client.raw("/version")  # A wrong address or credential is said here, not on the page.
-            async with serve_page(client, partial(ask, http), port=port, namespace=of, home=system_namespace) as url:
+
+            async def ask(path: str, query: Mapping[str, str]) -> Any:
+                try:
+                    return await (leader.status(namespace) if path == "/status" else leader.ask(path, query))
+                except LeaderSilent as silent:  # What is left on the storage is not for everybody.
+                    if path != "/leaks" or silent.status != 403:
+                        raise
+                    return {}
+
+            async with serve_page(client, ask, port=port, namespace=namespace, home=access.system_namespace) as url:
                 console = Console()
                 console.line(f"page {url}")
                 console.note("Ctrl-C stops it.")

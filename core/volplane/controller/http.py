@@ -3,7 +3,9 @@
 /healthz answers while the event loop runs. /readyz answers 200 if work can be done, else 503 with the reasons. /metrics
 is in the text format of Prometheus. These are for every client that reaches the address, within limits: one request a
 connection, a bounded time and number of connections, a tenth of the time for /metrics. Everything else is JSON from a
-function that was passed in, for clients on this machine that have the token; POST changes something.
+function that was passed in, for clients on this machine that have the token, or are admitted by the `Guard`, as those
+are who come through a port-forward; POST changes something. Whoever asks the holder of a Lease names it, and gets no
+answer of another process.
 
 The token is in a file that only the user of the process can read. A loopback address is no credential: every user of
 the machine reaches it, pods that share the host's network, and everybody through the proxy of a service mesh. The
@@ -74,6 +76,10 @@ class HttpAddress:
 
 Answer = Callable[[Mapping[str, str]], Awaitable[Any]]
 """Query parameters -> what is sent as JSON. A VolplaneError becomes a 400 with its text."""
+Guard = Callable[[str, Mapping[str, str], str], Awaitable[tuple[int, str]]]
+"""(path, query parameters, bearer token) of a client without our token -> (200, ""), or how and why it is refused."""
+HOLDER: Final = "Volplane-Holder"
+"""Header: of a request, the process that is asked; of an answer, the one that answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,10 @@ class Pages:
     """Path -> function, for GET, from this machine and with the token."""
     actions: Mapping[str, Answer] = field(default_factory=dict)
     """The same for POST."""
+    guard: Guard | None = None
+    """Admits clients without the token to some of them; None = none."""
+    holder: Callable[[], str] = str
+    """The identity of this process while it leads, else ""."""
 
 
 @asynccontextmanager
@@ -230,21 +240,31 @@ class _Server(web.Server):
         return await asyncio.shield(self._exposition)
 
     async def _answer(self, answer: Answer, request: web.BaseRequest) -> web.Response:
-        """Answer clients on this machine that have the token, and refuse others."""
-        if self.token is None or not self.token.allows(request.headers.get("Authorization", "")):
-            why = "it needs the token that the controller keeps in a file of its user"
-            return web.json_response({"error": why}, status=401)
+        """Answer clients on this machine that have the token, or that the guard admits, and refuse others."""
         # The name counts too: a web page in a browser can have this address under a name of its own.
-        if not is_loopback(request.remote) or not is_loopback(request.url.host):
+        here = is_loopback(request.remote) and is_loopback(request.url.host)
+        kind, _, bearer = (given := request.headers.get("Authorization", "")).partition(" ")
+        status, why = 200, ""
+        if self.token is None or not self.token.allows(given):
+            status, why = 401, "it needs the token that the controller keeps in a file of its user"
+            if here and self._pages.guard is not None and kind == "Bearer" and bearer:
+                status, why = await self._pages.guard(request.path, request.query, bearer)
+        elif not here:
+            status = 403
             why = "only processes on the machine of the controller may ask for this, by its loopback address"
-            return web.json_response({"error": why}, status=403)
+        holder = self._pages.holder()
+        if status == 200 and request.headers.get(HOLDER, holder) != holder:
+            status, why = 421, "this process does not lead any more"
+        if status != 200:
+            return web.json_response({"error": why}, status=status)
         if isinstance(request.protocol, _Connection):
             request.protocol.limited = False  # An answer may ask every backend.
         try:
             content = await answer(request.query)
         except VolplaneError as error:
             return web.json_response({"error": str(error)}, status=400)
-        return web.Response(body=msgspec.json.encode(content), content_type="application/json")
+        body, headers = msgspec.json.encode(content), {HOLDER: holder}
+        return web.Response(body=body, headers=headers, content_type="application/json")
 
 
 def is_loopback(host: str | None) -> bool:

@@ -49,6 +49,19 @@ async def route_and_credentials(kubeconfig: Path | None = None, context: str = "
     return Route(server=server, server_name=source.server_name, proxy=proxy), Credentials(source, identity)
 
 
+def context_namespace(kubeconfig: Path | None = None, context: str = "") -> str:
+    """Return the namespace of the context, as kubectl takes it where none is given. Says nothing of what is wrong."""
+    try:
+        path, _ = _chosen(kubeconfig)
+        if path is None:
+            return (_IN_CLUSTER / "namespace").read_text() or "default"
+        config = KubeConfigMerger(path).config
+        named = config["contexts"].get_with_name(context or config["current-context"])
+        return str(named["context"].safe_get("namespace") or "default")
+    except (*_BROKEN, ConfigurationError):
+        return "default"
+
+
 def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:
     """Return (path or paths of kubeconfig files; None for in-cluster), and what to call it in a message."""
     if kubeconfig is not None:

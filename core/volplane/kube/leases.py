@@ -12,6 +12,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import msgspec
+
 from volplane.errors import ApiConflict, ApiError, ApiUnavailable
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -24,6 +26,30 @@ _LOG = logging.getLogger(__name__)
 
 LONGEST_LEASE: Final = 600
 """Seconds after which a Lease that is not renewed is over, whatever it says: the number may be damaged."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the holder of a Lease can be asked, as it says itself."""
+
+    holder: str
+    """Its identity. The annotation outlives its holder."""
+    port: int
+    host: str = ""
+    """The name of its machine, for people."""
+    namespace: str = ""
+    pod: str = ""
+    """The pod that it runs in; "" = in none."""
+
+
+def endpoint_of(lease: Lease) -> Endpoint | None:
+    """Return where the holder of the Lease can be asked; None if it does not say so, or what it says cannot be."""
+    try:
+        found = msgspec.json.decode(lease.annotation(names.ENDPOINT) or "", type=Endpoint)
+    except ValueError:
+        return None
+    known = found.holder == lease.spec.holder_identity and 0 < found.port < 65536
+    # The kubelet calls the machine of a pod as the pod: another one is none of the holder.
+    return found if known and (not found.pod or found.holder.startswith(f"{found.pod}_")) else None
 
 
 def fence_of(lease: Lease) -> Fence:
@@ -82,6 +108,8 @@ class LeaseLock:
     """Whole seconds that others wait after the last renewal they saw."""
     drivers: Collection[str] = ()
     """Names that this candidate notes on the Lease when it takes it."""
+    endpoint: Endpoint | None = None
+    """Where it can be asked, noted as well."""
     former: Lease | None = field(default=None, init=False)
     """What `take` found the last time, None if there was no Lease."""
     taken: Lease | None = field(default=None, init=False)
@@ -101,11 +129,14 @@ class LeaseLock:
             "renewTime": when,
             "leaseTransitions": 0 if lease is None else next_term(fence_of(lease).transitions),
         }
-        metadata: dict[str, Any] = {"annotations": {names.DRIVERS: ",".join(sorted(self.drivers))}}
+        told = {names.DRIVERS: ",".join(sorted(self.drivers))}
+        if self.endpoint is not None:
+            told[names.ENDPOINT] = msgspec.json.encode(self.endpoint).decode()
         if lease is not None:
-            taken = await self._patch(lease, spec, metadata, seconds=seconds)
+            taken = await self._patch(lease, spec, {"annotations": {names.ENDPOINT: None, **told}}, seconds=seconds)
         else:
-            body = LEASES.body(metadata={"name": self.name, "namespace": self.namespace, **metadata}, spec=spec)
+            metadata = {"name": self.name, "namespace": self.namespace, "annotations": told}
+            body = LEASES.body(metadata=metadata, spec=spec)
             try:
                 taken = await self.client.create(LEASES, body, seconds=seconds)
             except ApiError as error:

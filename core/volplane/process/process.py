@@ -18,6 +18,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from random import Random
 
 from volplane.controller.actions import warning
@@ -34,7 +35,7 @@ from volplane.intents.bootstrap import Bootstrap, cluster_id_of, ensure_namespac
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
-from volplane.kube.leases import LeaseLock, drivers_of, wait_unheld
+from volplane.kube.leases import Endpoint, LeaseLock, drivers_of, wait_unheld
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import STOP_SECONDS, ControlPlane, Term
 from volplane.process.duties import ALL_CONTROLLERS, namespace_labels
@@ -53,6 +54,7 @@ RENEWED_WITHIN = 2 / 3
 """Part of the lease after which a leader that could not renew it stops its work."""
 LEASE = "volplane"
 """Name of the Lease, in our namespace."""
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 NO_KEY = (
     "the key that seals intents may not be read here, so a record on a claim of what was made for it is not believed"
 )
@@ -104,6 +106,8 @@ class ControllerProcess:
         self._elector: Elector | None = None
         self._gave_up = ""
         """Why the process ends by itself."""
+        self.port = 0
+        """Where commands can ask it on its loopback address; 0 = nowhere."""
         self._bootstrap = Bootstrap(
             self.client,
             namespace=self.options.home,
@@ -117,9 +121,15 @@ class ControllerProcess:
         """The controllers, while this process leads."""
         return None if self._term is None or self._term.stopping else self._term.plane
 
+    @property
+    def leads(self) -> bool:
+        """Whether it works, and no other process may have begun to since: then what it knows is not of now."""
+        held = self._elector.leadership if self._elector is not None else None
+        return self.plane is not None and (self._elector is None or (held is not None and held.may_begin()))
+
     async def leader(self) -> str:
         """The holder of the Lease, "" if it has none. Raises ApiError."""
-        if not self.options.leader_elect or self.plane is not None:
+        if not self.options.leader_elect or self.leads:
             return self.options.identity
         lease = await self.client.find(LEASES, f"{self.options.home}/{self.options.lease_name}")
         return "" if lease is None else lease.spec.holder_identity or ""
@@ -217,6 +227,7 @@ class ControllerProcess:
             now=self.now,
             duration=NODE_LEASE_SECONDS if options.node_name else LEASE_SECONDS,
             drivers=self._loaded.names,
+            endpoint=_endpoint(options.identity, self.port),
         )
         self._elector = Elector(
             lock,
@@ -366,6 +377,16 @@ async def read_control_plane(
             cache.observe(item)
         cache.listed.set()
     return plane, tuple(doubts)
+
+
+def _endpoint(identity: str, port: int) -> Endpoint | None:
+    """Return where this process can be asked, None if nowhere. A pod has its name as that of its machine."""
+    host = socket.gethostname()
+    if not port:
+        return None
+    with suppress(OSError):
+        return Endpoint(holder=identity, host=host, pod=host, namespace=_POD_NAMESPACE.read_text(), port=port)
+    return Endpoint(holder=identity, host=host, port=port)
 
 
 def _say_broken(made: Driver | BrokenDriver) -> None:

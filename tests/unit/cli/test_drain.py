@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from volplane.cli import drain
-from volplane.cli.controller_client import lease_holder
+from volplane.asking.leader import Leader, held_lease
 from volplane.cli.drain import Drain
 from volplane.cli.framework.console import Console
 from volplane.kube import names
@@ -47,7 +46,7 @@ async def test_who_renews_its_lease_is_at_work_whatever_its_clock_says(
 ) -> None:
     line = wire()
     await with_namespace(line)
-    assert await lease_holder(line.client, OURS) == ""
+    assert await held_lease(line.client, OURS) is None
     body = LEASES.body(metadata={"name": "volplane", "namespace": OURS}, spec=lease_of(age, holder))
     await line.client.create(LEASES, body)
 
@@ -57,7 +56,8 @@ async def test_who_renews_its_lease_is_at_work_whatever_its_clock_says(
         await line.client.patch(LEASES, f"{OURS}/volplane", fresh)
 
     renewing = asyncio.ensure_future(renew()) if renewed_later else None
-    assert await lease_holder(line.client, OURS) == expected
+    held = await held_lease(line.client, OURS)
+    assert (held.spec.holder_identity if held is not None else "") == expected
     if renewing is not None:
         await renewing
 
@@ -141,7 +141,7 @@ async def test_a_deletion_waits_for_attachments_and_detaches_nothing_by_itself(w
     await attached_and_used(line)
     work = Drain("", OURS, 60.0)
     recorder = EventRecorder(line.client, instance="test", now=clock.now)
-    deleting = asyncio.ensure_future(work.delete(Console(), line.client, recorder, ""))
+    deleting = asyncio.ensure_future(work.delete(Console(), line.client, recorder, Leader(OURS)))
     await asyncio.sleep(10.0)
     assert not deleting.done()
     attachment = await line.client.get(ATTACHMENTS, "csi-1")
@@ -169,20 +169,13 @@ async def let_go(line: Any, name: str) -> None:
     await line.client.delete(VOLUMES, name)
 
 
-async def nobody(_address: str, _path: str) -> None:
-    return None
-
-
 def begin_to_delete(line: Any) -> asyncio.Future[Any]:
     """`drain --delete` of everything, with a minute of patience."""
     recorder = EventRecorder(line.client, instance="test", now=clock.now)
-    return asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, ""))
+    return asyncio.ensure_future(Drain("", OURS, 60.0).delete(Console(), line.client, recorder, Leader(OURS)))
 
 
-async def test_what_came_during_a_deletion_is_left_alone_and_said_to_be_held(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "ask", nobody)
+async def test_what_came_during_a_deletion_is_left_alone_and_said_to_be_held(wire: Wire) -> None:
     line = wire()
     await line.client.create(VOLUMES, provisioned("old", "a"))
     deleting = begin_to_delete(line)
@@ -194,10 +187,7 @@ async def test_what_came_during_a_deletion_is_left_alone_and_said_to_be_held(
     assert not (await line.client.get(VOLUMES, "new")).terminating
 
 
-async def test_a_claim_in_the_making_that_becomes_a_volume_is_waited_for(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "ask", nobody)
+async def test_a_claim_in_the_making_that_becomes_a_volume_is_waited_for(wire: Wire) -> None:
     line = wire()
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
     metadata = {"name": "a", "namespace": "default", "finalizers": [names.PROVISIONING_FINALIZER]}
@@ -213,7 +203,6 @@ async def test_a_claim_in_the_making_that_becomes_a_volume_is_waited_for(
 
 
 async def test_a_deletion_goes_on_after_the_api_server_was_away(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "ask", nobody)
     line = wire()
     await line.client.create(VOLUMES, provisioned("old", "a"))
     deleting = begin_to_delete(line)
@@ -224,14 +213,11 @@ async def test_a_deletion_goes_on_after_the_api_server_was_away(wire: Wire, monk
     assert await deleting == []
 
 
-async def test_an_attachment_that_stays_is_said_with_its_node_and_who_uses_it(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(drain, "ask", nobody)
+async def test_an_attachment_that_stays_is_said_with_its_node_and_who_uses_it(wire: Wire) -> None:
     line = wire()
     await attached_and_used(line)
     recorder = EventRecorder(line.client, instance="test", now=clock.now)
-    [left] = await Drain("d", OURS, 3.0).delete(Console(), line.client, recorder, "")
+    [left] = await Drain("d", OURS, 3.0).delete(Console(), line.client, recorder, Leader(OURS))
     assert left.held.kind == "attachment"
     assert left.by == ("finalizer external-attacher/x", "node node-1", "claim default/c", "pod default/user")
 

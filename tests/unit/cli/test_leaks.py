@@ -228,7 +228,7 @@ def test_without_the_controllers_token_it_says_where_to_run(
 def test_without_a_controller_it_says_so(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     address = f"127.0.0.1:{free_port()}"
     assert main([*command, "--http", address]) == 1
-    assert f"error: no controller answers at {address}: start `volplane run`" in capsys.readouterr().err
+    assert f"error: no controller answers at {address}\n" in capsys.readouterr().err
 
 
 # --- adopt ------------------------------------------------------------------------------------------------------

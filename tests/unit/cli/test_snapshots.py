@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from volplane.cli.controller_client import cluster_client
+from volplane.cli.controller_client import Access
 from volplane.cli.main import main
 from volplane.kube.kinds import STORAGE_CLASSES, VOLUME_SNAPSHOTS
 
@@ -18,7 +18,7 @@ def test_a_claim_that_is_not_bound_in_time_is_explained_and_nothing_that_a_tenan
     kubeconfig: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def prepare() -> None:
-        async with cluster_client(Path(kubeconfig)) as client:
+        async with Access(kubeconfig=Path(kubeconfig)).cluster() as (client, _):
             fast = STORAGE_CLASSES.body(
                 metadata={"name": "fast"},
                 provisioner="absent.example.com",
@@ -51,7 +51,7 @@ def test_a_claim_that_is_not_bound_in_time_is_explained_and_nothing_that_a_tenan
 
 def test_waiting_ends_where_only_a_pod_is_missing(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
     async def prepare() -> None:
-        async with cluster_client(Path(kubeconfig)) as client:
+        async with Access(kubeconfig=Path(kubeconfig)).cluster() as (client, _):
             late = {"provisioner": "absent.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
             await client.create(STORAGE_CLASSES, STORAGE_CLASSES.body(metadata={"name": "late"}, **late))
             source = {"source": {"persistentVolumeClaimName": "data"}}

@@ -44,8 +44,8 @@ def test_a_bundle_has_the_objects_and_says_what_it_has_not(
     assert "volplane" in json.loads(files["about.json"])["installed"]
     assert json.loads(files["cluster/leases.json"]) == json.loads(files["cluster/leases-of-nodes.json"]) == []
     assert json.loads(files["cluster/version.json"])["major"] == "1"
-    assert f"controller: none answers at {nobody}" in files["errors.txt"]
-    assert "none answers" in capsys.readouterr().out
+    assert f"controller: no controller answers at {nobody}" in files["errors.txt"]
+    assert "no controller answers" in capsys.readouterr().out
 
 
 def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_a_bundle_without_a_cluster_and_a_controller_has_what_there_is_and_fails
     assert main(["support-bundle", "--kubeconfig", str(absent), "--output", str(file), "--http", address]) == 1
     told = capsys.readouterr()
     assert "error: the bundle says nothing of the cluster: " in told.err
-    assert f"none answers at {address}" in told.err
+    assert f"no controller answers at {address}" in told.err
     assert str(absent) in told.err
     assert told.out == ""
     files = bundled(file)

@@ -53,7 +53,7 @@ def test_it_prints_an_address_serves_it_and_stops_though_somebody_looks(cluster:
                 pass
             state = json.loads(line.removeprefix("data: "))
             assert state["server"].startswith("https://127.0.0.1:")
-            assert state["silence"] == "no controller answers"
+            assert state["silence"] == "no controller answers at 127.0.0.1:1"
             page.send_signal(signal.SIGTERM)
             _, err = page.communicate(timeout=20)
             assert (page.returncode, err) == (0, "")

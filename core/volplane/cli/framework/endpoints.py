@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from volplane.asking.callers import Callers
 from volplane.assets import Snapshot
 from volplane.controller.http import HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
@@ -24,9 +25,14 @@ from volplane.process.process import ControllerProcess
 from volplane.state.matching import capacity_of, whole_bytes
 
 
-def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AbstractAsyncContextManager[str]:
-    """Serve health, metrics, and what is asked of `_Answers`, until the block ends, which gets the URL."""
+@asynccontextmanager
+async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
+    """Serve health, metrics, and what is asked of `_Answers`, until the block ends, which gets the URL.
+
+    The process says on its Lease where, so it is started within. Nobody asks that of a node through a port-forward.
+    """
     answers = _Answers(process)
+    callers = Callers(process.client, lambda: process.plane)
     asked = {"/status": answers.status, "/explain": answers.explain, "/leaks": answers.leaks}
     pages = Pages(
         unready=process.unready,
@@ -41,8 +47,12 @@ def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> Abstrac
             "/adopt/plan": partial(answers.adopt, start=False),
             "/archives": answers.archives,
         },
+        guard=None if process.options.node_name else callers.guard,
+        holder=lambda: process.options.identity if process.leads else "",
     )
-    return serve_pages(address, pages)
+    async with serve_pages(address, pages) as url:
+        process.port = int(url.rpartition(":")[2])
+        yield url
 
 
 def answers_of(process: ControllerProcess) -> Callable[[str, Mapping[str, str]], Awaitable[Any]]:
@@ -57,27 +67,39 @@ def answers_of(process: ControllerProcess) -> Callable[[str, Mapping[str, str]],
 
 
 class _Answers:
-    """Answers with one method per path. All but `status` raise VolplaneError while the process does not lead."""
+    """Answers with one method per path. All raise VolplaneError while the process does not lead."""
 
     def __init__(self, process: ControllerProcess) -> None:
         self._process = process
 
     async def _leading(self) -> ControlPlane:
         plane = self._process.plane
-        if plane is None:
+        if plane is None or not self._process.leads:
             holder = await self._process.leader() or "nobody"
             raise VolplaneError(f"this process waits for the lease, which {holder} holds; ask the one that leads")
         return plane
 
-    async def status(self, _: Mapping[str, str]) -> Any:
-        """Return drivers, running operations, whether this process leads, what is not served, and why keys wait."""
-        plane = self._process.plane
+    async def status(self, query: Mapping[str, str]) -> Any:
+        """Return drivers, running operations, what is not served, and why keys wait; of ?namespace= what concerns it
+        alone, which is no driver.
+        """
+        plane = await self._leading()
+        operations, reasons = plane.operations.snapshot(), plane.reasons()
+        if within := query.get("namespace", ""):
+            kept = {queue for queue, each in plane.controllers.items() if each.cache.kind.namespaced}
+            reasons = {
+                queue: {key: why for key, why in reasons.get(queue, {}).items() if key.startswith(f"{within}/")}
+                for queue in kept
+            }
+            own = {each.uid for each in plane.state.claims.values() if each.namespace == within}
+            operations = tuple(each for each in operations if each.uid in own)
         return {
-            "drivers": self._process.driver_status(),
-            "operations": plane.operations.snapshot() if plane is not None else (),
-            "leads": plane is not None,
-            "missing": plane.missing if plane is not None else (),
-            "reasons": plane.reasons() if plane is not None else {},
+            "drivers": () if within else self._process.driver_status(),
+            "operations": operations,
+            "namespace": within,
+            "leads": True,
+            "missing": plane.missing,
+            "reasons": reasons,
             "now": asyncio.get_running_loop().time(),
         }
 

@@ -25,6 +25,9 @@ def path_option(name: str, metavar: str, says: str, *more: str, **settings: Any)
 Kubeconfig = Annotated[
     Path | None, path_option("--kubeconfig", "FILE", "Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster.")
 ]
+Namespace = Annotated[str, Option("--namespace", "-n", metavar="NAME", help="Which; else that of the context.")]
+AllNamespaces = Annotated[bool, Option("--all-namespaces", "-A", help="Of all namespaces.")]
+Watching = Annotated[bool, Option("--watch", "-w", help="Show it again whenever it changes, until Ctrl-C.")]
 ConfigFile = Annotated[
     Path | None, path_option("--config", "FILE", "Drivers and their options, YAML. Else every backend that needs none.")
 ]

@@ -33,6 +33,7 @@ class HttpTransport:
     def __init__(self, route: Route, credentials: Credentials) -> None:
         self.server = route.server.url
         """The server's address, for people."""
+        self.route = route
         self._prefix = route.server.path
         self._host = f"host: {route.server.authority}\r\naccept-encoding: identity\r\n"
         self._pool, self._urgent = (ConnectionPool(route.connect, swallowed=self._drop_idle) for _ in range(2))
@@ -46,6 +47,11 @@ class HttpTransport:
         from volplane.kube.kubeconfig import route_and_credentials  # noqa: PLC0415 -- 0.8 s, only where it is needed
 
         return cls(*await route_and_credentials(kubeconfig, context))
+
+    @property
+    def identity(self) -> Identity:
+        """What requests of now carry."""
+        return self._credentials.identity
 
     async def send(self, request: Request) -> Response:
         ends = asyncio.get_running_loop().time() + request.seconds

@@ -14,7 +14,7 @@ import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.endpoints import answers_of, serve_endpoints
+from volplane.cli.framework.endpoints import answers_of
 from volplane.cli.framework.options import ConfigFile, Verbose
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
@@ -162,8 +162,8 @@ async def _serve(plan: _Plan, directories: Directories, started: Callable[[], No
             exports=plan.exports,
             labels=plan.labels,
             distributed=plan.distributed,
+            address=plan.address,
         ) as cluster,
-        serve_endpoints(plan.address, cluster.process),
         serve_page(cluster.client, answers_of(cluster.process)) as page,
     ):
         await _wait_for_drivers(cluster, stop)

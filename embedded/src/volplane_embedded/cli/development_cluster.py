@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
+from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.controller.config import Configuration, DriverSettings
+from volplane.controller.http import HttpAddress
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
+from volplane.kube.kinds import LEASES
 from volplane.process.duties import NODE_CONTROLLERS
 from volplane.process.process import ControllerProcess, Options
 from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server, make_directory
@@ -26,6 +30,8 @@ from volplane_embedded.local_nodes import LocalNodes
 
 DEFAULT_BACKEND = "hostpath"
 DEFAULT_DRIVER = "hostpath.volplane.dev"
+FORMER = "volplane-dev_"
+"""How the holder of the Lease begins, of this process and those before it on the same data."""
 NEW_DRIVERS_SECONDS = 1.0
 """How often a node looks for drivers that have become usable."""
 
@@ -107,11 +113,13 @@ async def development_cluster(
     exports: Sequence[LocalExport] = (),
     labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     distributed: bool = False,
+    address: HttpAddress | None = None,
 ) -> AsyncIterator[DevelopmentCluster]:
     """Run the cluster until the block ends, then stop pods, controllers and server in this order.
 
     exports: NFS exports of this machine, whose volumes pods get by a bind. labels: node -> more labels.
-    distributed: a process of its own serves the volumes of each node, as `volplane run --node-name` does.
+    distributed: a process of its own serves the volumes of each node, as `volplane run --node-name` does. address:
+    where the controllers serve health, metrics and answers for commands; None = nowhere.
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
     async with embedded_server(settings) as embedded:
@@ -132,7 +140,8 @@ async def development_cluster(
             labels=labels,
         )
         embedded.server.log_source = local.log_source
-        options = Options(leader_elect=False)
+        options = Options(identity=f"{FORMER}{secrets.token_hex(4)}")
+        await _end_former_term(client, options)
         configured = with_default_driver(configuration, directories, nodes, distributed=distributed)
         process = ControllerProcess(client, configured, options, metrics=Metrics())
         instances = [
@@ -145,7 +154,8 @@ async def development_cluster(
             for name in (local.names if distributed else ())
         ]
         stop = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
+        serving = serve_endpoints(address, process) if address is not None else nullcontext()
+        async with serving, asyncio.TaskGroup() as group:
             agents = group.create_task(local.run(), name="nodes")
             registering = (
                 [group.create_task(_register_plugins(local, process), name="node-plugins")] if directories.disks else []
@@ -160,6 +170,13 @@ async def development_cluster(
                 for task in (agents, *registering):
                     task.cancel()
                 await asyncio.wait({agents, *controllers, *registering})
+
+
+async def _end_former_term(client: Client, options: Options) -> None:
+    """Release the Lease of a process like this one that was killed: nobody else has this server's directory now."""
+    lease = await client.find(LEASES, f"{options.home}/{options.lease_name}")
+    if lease is not None and (lease.spec.holder_identity or "").startswith(FORMER):
+        await client.patch(LEASES, lease.key, {"spec": {"holderIdentity": None, "leaseDurationSeconds": 1}})
 
 
 async def _register_plugins(local: LocalNodes, process: ControllerProcess) -> None:

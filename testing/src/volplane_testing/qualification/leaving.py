@@ -58,7 +58,17 @@ async def _claims(site: Site, storage_class: str, *names: str) -> None:
 async def _drain(site: Site, mode: str, address: str) -> None:
     """Run the command on what our driver made, and nothing else."""
     where = [] if site.kubeconfig is None else ["--kubeconfig", str(site.kubeconfig)]
-    command = [sys.executable, "-m", "volplane", "drain", *where, "--driver", site.driver, "--namespace", site.system]
+    command = [
+        sys.executable,
+        "-m",
+        "volplane",
+        "drain",
+        *where,
+        "--driver",
+        site.driver,
+        "--system-namespace",
+        site.system,
+    ]
     process = await asyncio.create_subprocess_exec(
         *command,
         *(mode, "--yes", "--http", address, "--timeout", f"{DRAIN_SECONDS:g}"),
