@@ -97,6 +97,15 @@ class Led:
         body = CLAIMS.body(metadata={"name": name, "namespace": namespace}, spec=whole)
         await self.site.client.create(CLAIMS, body)
 
+    async def known(self, *keys: str) -> None:
+        """Wait until the leader knows these claims."""
+
+        def are() -> bool:
+            plane = self.site.process.plane
+            return plane is not None and all(plane.state.claims.get(key) is not None for key in keys)
+
+        await self.site.until("they are known", are)
+
     async def rewrite_lease(self, **change: Any) -> None:
         """Write to the Lease what its holder would not."""
         await self.site.client.patch(LEASES, f"{OURS}/volplane", change)

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from integration.led_cluster import ADMIN, OURS, POD, Led, led_cluster, may_ask
+from integration.led_cluster import ADMIN, OURS, POD, led_cluster, may_ask
 from volplane.asking.leader import LeaderSilent
 from volplane.cli.controller_client import Access
 from volplane.controller.http import HttpAddress, Pages, serve_pages
@@ -44,14 +44,6 @@ def everything_but_ours(wanted: Wanted) -> bool:
     return wanted.namespace != OURS or may_ask(wanted)
 
 
-async def settled(led: Led, *keys: str) -> None:
-    async def known() -> bool:
-        claims = led.site.process.plane.state.claims if led.site.process.plane is not None else {}
-        return all(claims.get(key) is not None for key in keys)
-
-    await led.site.until("they are known", known)
-
-
 async def test_the_lease_alone_leads_to_the_leader_on_the_same_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +66,7 @@ async def test_from_elsewhere_the_api_server_leads_to_it_and_it_answers_to_the_r
         body = VOLUMES.body(metadata={"name": "theirs"}, spec={**volume, "claimRef": reference})
         await led.site.client.create(VOLUMES, body)
         await led.make_claim("team", "prying", storageClassName="", volumeName="theirs")
-        await settled(led, "team/own", "other/secret", "team/prying")
+        await led.known("team/own", "other/secret", "team/prying")
         tenant = led.user("tenant", of_team)
 
         async with led.admin().leader() as leader:
@@ -171,45 +163,42 @@ async def test_who_acts_as_another_is_not_answered_with_the_rights_of_who_does(
         assert "you act as somebody else" in await silence(acting, "/status")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"pod": "evil"},
-        {"namespace": "team", "pod": "evil"},
-        {"port": 22},
-        {"pod": "../../team/pods/evil"},
-        {"pod": "evil.example.com", "namespace": ""},
-    ],
-)
+HOSTILE: list[dict[str, Any]] = [
+    {"pod": "evil"},
+    {"namespace": "team", "pod": "evil"},
+    {"port": 22},
+    {"pod": "../../team/pods/evil"},
+    {"pod": "evil.example.com", "namespace": ""},
+]
+
+
 async def test_a_lease_that_somebody_else_has_written_leads_no_token_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with led_cluster(tmp_path, monkeypatch) as led:
-        for namespace in ("team", OURS):
-            container = {"name": "c", "image": "i", **({"ports": [{"containerPort": 1}]} if namespace == OURS else {})}
-            if namespace == "team":
-                await led.make_claim("team", "any")
-            body = PODS.body(metadata={"name": "evil", "namespace": namespace}, spec={"containers": [container]})
+        await led.make_claim("team", "any")
+        listening, silent = {"ports": [{"containerPort": led.port}]}, {"ports": [{"containerPort": 1}]}
+        for namespace, ports in (("team", listening), (OURS, silent)):
+            spec = {"containers": [{"name": "c", "image": "i", **ports}]}
+            body = PODS.body(metadata={"name": "evil", "namespace": namespace}, spec=spec)
             await led.site.client.create(PODS, body)
-        holder = f"{change.get('pod', POD)}_12ab"
-        told = {"holder": holder, "namespace": OURS, "pod": POD, "port": led.port, **change}
-        annotations = {"annotations": {ENDPOINT: json.dumps(told)}}
-        await led.rewrite_lease(metadata=annotations, spec={"holderIdentity": holder})
+        admin, root = led.admin(), led.certified("root", lambda _: True)
         before = len(led.site.server.users.by_token)
-        assert "nothing is sent there" in await silence(led.admin(), "/status")
-        assert "nothing is sent there" in await silence(led.certified("root", lambda _: True), "/status")
-        assert (led.forwarded, len(led.site.server.users.by_token)) == ([], before + 1)
+        for change in HOSTILE:
+            holder = f"{change.get('pod', POD)}_12ab"
+            told = {"holder": holder, "namespace": OURS, "pod": POD, "port": led.port, **change}
+            annotations = {"annotations": {ENDPOINT: json.dumps(told)}}
+            await led.rewrite_lease(metadata=annotations, spec={"holderIdentity": holder})
+            assert "nothing is sent there" in await silence(admin, "/status"), change
+            assert "nothing is sent there" in await silence(root, "/status"), change
+        assert (led.forwarded, len(led.site.server.users.by_token)) == ([], before)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"holder": "x", "port": 1}', '{"port": "a"}', '{"holder": 1}']
-)
-async def test_a_lease_that_says_nonsense_leads_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+async def test_a_lease_that_says_nonsense_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with led_cluster(tmp_path, monkeypatch) as led:
-        await led.rewrite_lease(metadata={"annotations": {ENDPOINT: text}})
-        assert "does not say where it can be asked" in await silence(led.admin(), "/status")
+        for text in ("", "{", "null", '{"holder": "x", "port": 1}', '{"port": "a"}', '{"holder": 1}'):
+            await led.rewrite_lease(metadata={"annotations": {ENDPOINT: text}})
+            assert "does not say where it can be asked" in await silence(led.admin(), "/status"), text
 
 
 async def test_a_process_that_does_not_lead_never_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

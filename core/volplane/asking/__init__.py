@@ -1,5 +1,5 @@
 """Asking the process that leads, from anywhere: how it is found, and what it answers to whom.
 
-`leader` finds it by its Lease and asks, through the API server by `forward`; `callers` reviews for it who asks.
-docs/explanation/trust.md says why so.
+`leader` finds it by its Lease and asks, through the API server by `forward`; `callers` reviews for it who asks; `seen`
+is for those whom it does not answer. docs/explanation/trust.md says why so.
 """

@@ -15,7 +15,7 @@ from typer import Option
 
 from volplane._messages import nearest
 from volplane.asking.leader import Leader
-from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, Kubeconfig, completed
 from volplane.errors import ApiError, ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http.route import refused
@@ -34,15 +34,17 @@ class Access:
     """How a command reaches a cluster: the options of all commands with `reaching`."""
 
     kubeconfig: Kubeconfig = None
-    context: Annotated[str, Option(metavar="NAME", help="Context of the kubeconfig; else its current one.")] = ""
+    context: Annotated[
+        str, Option(metavar="NAME", help="Else the current one.", autocompletion=completed("context"))
+    ] = ""
     http: Annotated[str, Option(metavar="ADDRESS:PORT", help="The controller to ask; else the one that leads.")] = ""
     system_namespace: Annotated[str, Option(metavar="NAME", help="Namespace of the controllers.")] = DEFAULT_NAMESPACE
 
     def namespace(self, given: str, *, everywhere: bool = False) -> str:
         """Return which namespace is meant, as kubectl does: that which is given, else that of the context; "" = all."""
-        from volplane.kube.kubeconfig import context_namespace  # noqa: PLC0415 -- 0.8 s, only where it is needed
+        from volplane.kube.kubeconfig import context_namespaces  # noqa: PLC0415 -- 0.8 s, only where it is needed
 
-        return "" if everywhere else given or context_namespace(self.kubeconfig, self.context)
+        return "" if everywhere else given or context_namespaces(self.kubeconfig).get(self.context, "default")
 
     @asynccontextmanager
     async def cluster(self) -> AsyncIterator[tuple[Client, Leader]]:

@@ -15,18 +15,28 @@ import typer
 
 from volplane._messages import nearest, size_text
 from volplane.asking.leader import LeaderSilent
+from volplane.asking.seen import explained_by_events
 from volplane.cli.controller_client import Access, reaching, shown_again
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import AllNamespaces, ConfigFile, Controllers, Namespace, OutputFormat, Watching
+from volplane.cli.framework.options import (
+    AllNamespaces,
+    ConfigFile,
+    Controllers,
+    Namespace,
+    OutputFormat,
+    Watching,
+    completed,
+)
 from volplane.cli.trash import counted
 from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiForbidden, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
 from volplane.explain.explain_pod import read_pod
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUMES
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, STORAGE_CLASSES, VOLUME_SNAPSHOTS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
+from volplane.snapshots.groups_objects import GROUPS
 from volplane.ui.waiting import Reasons, waits_of_claim, waits_of_volume
 
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -39,6 +49,15 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "attachment": ("va", "attachment", "attachments", "volumeattachment", "volumeattachments"),
 }
 """Kind to its names on the command line, as kubectl knows them."""
+OBJECTS: Final[Mapping[str, Kind[Any]]] = {
+    "claim": CLAIMS,
+    "volume": VOLUMES,
+    "class": STORAGE_CLASSES,
+    "pod": PODS,
+    "snapshot": VOLUME_SNAPSHOTS,
+    "group": GROUPS,
+    "attachment": ATTACHMENTS,
+}
 WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment", "volumegroupsnapshot", "volumesnapshot")
 NAMESPACED: Final = frozenset({"claim", "pod", "snapshot", "group"})
 MOST_ROWS: Final = 50
@@ -53,10 +72,11 @@ def explain(
         typer.Argument(
             metavar="KIND",
             help="pvc, pv, class, pod, volumesnapshot, volumegroupsnapshot or volumeattachment; or KIND/NAME.",
+            autocompletion=completed("kind"),
         ),
     ],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which one; of pvc, pod and snapshots also NAMESPACE/NAME.")
+        str, typer.Argument(metavar="NAME", help="Which, or NAMESPACE/NAME.", autocompletion=completed(""))
     ] = "",
     *,
     namespace: Namespace = "",
@@ -156,9 +176,15 @@ class Asker:
         except LeaderSilent as silent:
             # Decide as one would that has just started, and say what that lacks.
             decided = "this is what a controller that starts now with these options would decide"
-            note = f"{silent}: {decided}; what was tried is not known"
+            why = str(silent)
         async with self.access.cluster() as (client, _):
-            plane, doubts = await read_control_plane(client, self.configuration, self.options)
+            try:
+                plane, doubts = await read_control_plane(client, self.configuration, self.options)
+            except ApiForbidden as error:
+                seen = [await explained_by_events(client, subject, OBJECTS[subject], key) for key in keys]
+                doubts = f"{why}: this is what the cluster shows you", f"more takes more rights: {error}"
+                return [asdict(each) for each in seen], doubts
+            note = f"{why}: {decided}; what was tried is not known"
             return [asdict(plane.explain(subject, key)) for key in keys], (note, *doubts)
 
 
@@ -223,14 +249,24 @@ def _status(console: Console, output: Output, seen: _Seen, within: str) -> None:
     waiting = _waiting(claims, volumes, told.get("reasons", {}))
     counts = {"volumes": _counted(volumes), "claims": _counted(claims)}
     if output is Output.TEXT:
-        _drivers(console, seen)
+        console.heading("Drivers")
+        drivers = [
+            (each["name"], each["backend"], "hung" if each["hung"] else each["state"], each["error"] or "-")
+            for each in told.get("drivers", [])
+        ]
+        if drivers:
+            console.table(("NAME", "BACKEND", "STATE", "PROBLEM"), drivers)
+        elif told and not told.get("namespace"):
+            console.note("none is configured; `volplane plugins` shows what is installed")
+        for note in seen.notes:
+            console.note(note)
         console.heading(f"Objects{f', claims of namespace {within}' if within else ''}")
         found = {word: sorted(counted.items()) or [("-", 0)] for word, counted in counts.items()}
         rows = [(word, phase, str(count)) for word, phases in found.items() for phase, count in phases]
         console.table(("KIND", "PHASE", "COUNT"), rows)
         kept, size = counted(volumes)
         if kept:
-            console.note(f"in the trash are {kept} volumes, {size_text(size)} together; `volplane trash` shows them")
+            console.note(f"in the trash are {kept} volumes, {size_text(size)} together; `volplane trash -A` shows them")
         for missing in told.get("missing", ()):
             console.note(missing)
         if waiting:
@@ -244,6 +280,7 @@ def _status(console: Console, output: Output, seen: _Seen, within: str) -> None:
         names = ("kind", "name", "phase", "reason")
         content = {
             "controller": bool(told),
+            "leads": bool(told),
             "notes": seen.notes,
             "missing": told.get("missing", []),
             "drivers": told.get("drivers", []),
@@ -253,20 +290,6 @@ def _status(console: Console, output: Output, seen: _Seen, within: str) -> None:
             "operations": operations,
         }
         console.data(content, output)
-
-
-def _drivers(console: Console, seen: _Seen) -> None:
-    console.heading("Drivers")
-    rows = [
-        (each["name"], each["backend"], "hung" if each["hung"] else each["state"], each["error"] or "-")
-        for each in seen.told.get("drivers", [])
-    ]
-    if rows:
-        console.table(("NAME", "BACKEND", "STATE", "PROBLEM"), rows)
-    elif seen.told and not seen.told.get("namespace"):
-        console.note("none is configured; `volplane plugins` shows what is installed")
-    for note in seen.notes:
-        console.note(note)
 
 
 def _counted(items: Iterable[Volume | Claim]) -> Mapping[str, int]:

@@ -110,7 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if main_thread:
             # Until now SIGINT ended the process (see `volplane.__main__`).
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        app(args=arguments, prog_name="volplane")
+        plugin = Path(sys.argv[0]).name == "kubectl-volplane"
+        app(args=arguments, prog_name="kubectl volplane" if plugin else "volplane")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from typer import Argument, Option
 
 from volplane.cli.controller_client import Access, reaching
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Namespace, duration_option
+from volplane.cli.framework.options import Namespace, completed, duration_option
 from volplane.errors import ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
@@ -38,7 +38,10 @@ T = TypeVar("T")
 @reaching
 def snapshot(
     access: Access,
-    claim: Annotated[str, Argument(metavar="CLAIM", help="The claim: NAME, or NAMESPACE/NAME. It may be in use.")],
+    claim: Annotated[
+        str,
+        Argument(metavar="CLAIM", help="NAME, or NAMESPACE/NAME. It may be in use.", autocompletion=completed("claim")),
+    ],
     *,
     name: Annotated[str, Option("--name", help="Name of the VolumeSnapshot; default: the claim's, and the time.")] = "",
     of_class: Annotated[
@@ -154,7 +157,9 @@ class Made:
 @reaching
 def restore(
     access: Access,
-    snapshot: Annotated[str, Argument(metavar="SNAPSHOT", help="The VolumeSnapshot: NAME, or NAMESPACE/NAME.")],
+    snapshot: Annotated[
+        str, Argument(metavar="SNAPSHOT", help="NAME, or NAMESPACE/NAME.", autocompletion=completed("snapshot"))
+    ],
     *,
     claim: Annotated[str, Option("--claim", metavar="NAME", help="The claim to make, in the snapshot's namespace.")],
     namespace: Namespace = "",

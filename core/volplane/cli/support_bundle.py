@@ -131,7 +131,8 @@ def _target(path: Path) -> AbstractContextManager[BinaryIO]:
 async def _collect(bundle: Bundle, access: Access) -> None:
     try:
         async with access.leader() as leader:
-            await _ask(bundle, leader)
+            for path in ("/status", "/leaks", "/adopt", "/metrics", "/readyz"):
+                await _ask(bundle, leader, path, text=path in ("/metrics", "/readyz"))
     except VolplaneError as error:
         bundle.errors.append(f"controller: {error}")
     try:
@@ -141,19 +142,15 @@ async def _collect(bundle: Bundle, access: Access) -> None:
         bundle.errors.append(f"cluster: {error}")
 
 
-async def _ask(bundle: Bundle, leader: Leader) -> None:
-    for path in ("/status", "/leaks", "/adopt", "/metrics", "/readyz"):
-        text = path in ("/metrics", "/readyz")
-        try:
-            answer = await leader.ask(path, text=text)
-        except LeaderSilent as silent:
-            if not silent.status:
-                raise
-            bundle.errors.append(f"controller{path}: {silent}")
-            continue
-        except VolplaneError as error:
-            bundle.errors.append(f"controller{path}: {error}")
-            continue
+async def _ask(bundle: Bundle, leader: Leader, path: str, *, text: bool) -> None:
+    """Add an answer. Raises LeaderSilent if none answers; a refusal of one is only noted."""
+    try:
+        answer = await leader.ask(path, text=text)
+    except VolplaneError as error:
+        if isinstance(error, LeaderSilent) and not error.status:
+            raise
+        bundle.errors.append(f"controller{path}: {error}")
+    else:
         if text:
             bundle.add_text(f"controller{path}.txt", answer)
         else:

@@ -20,7 +20,7 @@ from volplane._messages import age_text, size_text
 from volplane.asking.leader import LeaderSilent
 from volplane.cli.controller_client import Access, reaching
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import AllNamespaces, Namespace, OutputFormat, duration_option
+from volplane.cli.framework.options import AllNamespaces, Namespace, OutputFormat, completed, duration_option
 from volplane.errors import ApiConflict, ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -202,7 +202,9 @@ async def _kept_volume(client: Client, name: str) -> tuple[Volume, TrashRecord]:
 @reaching
 def undelete(
     access: Access,
-    volume: Annotated[str, typer.Argument(metavar="VOLUME", help="The volume; `volplane trash` shows it.")],
+    volume: Annotated[
+        str, typer.Argument(metavar="VOLUME", help="`volplane trash` shows it.", autocompletion=completed("volume"))
+    ],
     *,
     claim: Annotated[
         str, Option("--claim", metavar="NAME", help="Who gets it, or NAMESPACE/NAME; made if there is no such claim.")

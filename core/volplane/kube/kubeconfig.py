@@ -49,17 +49,19 @@ async def route_and_credentials(kubeconfig: Path | None = None, context: str = "
     return Route(server=server, server_name=source.server_name, proxy=proxy), Credentials(source, identity)
 
 
-def context_namespace(kubeconfig: Path | None = None, context: str = "") -> str:
-    """Return the namespace of the context, as kubectl takes it where none is given. Says nothing of what is wrong."""
+def context_namespaces(kubeconfig: Path | None = None) -> Mapping[str, str]:
+    """Return the namespace of each context, that of the current one under "". Says nothing of what is wrong."""
+    found: dict[str, str] = {}
     try:
         path, _ = _chosen(kubeconfig)
         if path is None:
-            return (_IN_CLUSTER / "namespace").read_text() or "default"
+            return {"": (_IN_CLUSTER / "namespace").read_text()}
         config = KubeConfigMerger(path).config
-        named = config["contexts"].get_with_name(context or config["current-context"])
-        return str(named["context"].safe_get("namespace") or "default")
+        for each in config.value["contexts"]:
+            found[each.value["name"]] = str(each.value["context"].get("namespace") or "default")
+        return {**found, "": found[config.value["current-context"]]}
     except (*_BROKEN, ConfigurationError):
-        return "default"
+        return found
 
 
 def _chosen(kubeconfig: Path | None) -> tuple[str | None, str]:

@@ -38,8 +38,6 @@ COLOURS: Final = (
 
 NARROWEST: Final = 40
 """Columns of the narrowest terminal for which lines are broken."""
-
-
 UNLIMITED: Final = 1_000_000
 """Columns of a pipe: a row stays one line."""
 _PADDING: Final = re.compile(r" +((?:\x1b\[0m)?)$")

@@ -22,10 +22,23 @@ def path_option(name: str, metavar: str, says: str, *more: str, **settings: Any)
     return Option(name, *more, metavar=metavar, help=says, readable=False, **settings)
 
 
+def completed(what: str) -> Any:
+    """Return what completes a parameter for kubectl: see `volplane.cli.completion.words`."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        from volplane.cli.completion import words  # noqa: PLC0415 - a shell waits
+
+        return [each for each in words(what, ctx.params) if each.startswith(incomplete)]
+
+    return complete
+
+
 Kubeconfig = Annotated[
     Path | None, path_option("--kubeconfig", "FILE", "Which cluster; else KUBECONFIG, ~/.kube/config or in-cluster.")
 ]
-Namespace = Annotated[str, Option("--namespace", "-n", metavar="NAME", help="Which; else that of the context.")]
+Namespace = Annotated[
+    str, Option("--namespace", "-n", metavar="NAME", help="Else the context's.", autocompletion=completed("namespace"))
+]
 AllNamespaces = Annotated[bool, Option("--all-namespaces", "-A", help="Of all namespaces.")]
 Watching = Annotated[bool, Option("--watch", "-w", help="Show it again whenever it changes, until Ctrl-C.")]
 ConfigFile = Annotated[
