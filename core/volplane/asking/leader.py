@@ -181,7 +181,7 @@ class _InPod:
     until: float = 0.0
 
     async def __call__(self, method: str, target: str) -> Response:
-        identity = self.transport.identity
+        identity = self.transport.credentials.identity
         if identity.impersonation:
             raise LeaderSilent("you act as somebody else (`as`), and the leader would answer to your own rights")
         bearer = identity.authorization

@@ -25,7 +25,7 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import yaml
 
-from volplane.asking.leader import Leader, LeaderSilent
+from volplane.asking.leader import LeaderSilent
 from volplane.cli.controller_client import Access, reaching
 from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import ConfigFile, path_option
@@ -132,7 +132,19 @@ async def _collect(bundle: Bundle, access: Access) -> None:
     try:
         async with access.leader() as leader:
             for path in ("/status", "/leaks", "/adopt", "/metrics", "/readyz"):
-                await _ask(bundle, leader, path, text=path in ("/metrics", "/readyz"))
+                text = path in ("/metrics", "/readyz")
+                try:
+                    answer = await leader.ask(path, text=text)
+                except VolplaneError as error:
+                    if isinstance(error, LeaderSilent) and not error.status:
+                        raise
+                    bundle.errors.append(f"controller{path}: {error}")  # A refusal of one; others may be answered.
+                else:
+                    name = f"controller{path}"
+                    if text:
+                        bundle.add_text(f"{name}.txt", answer)
+                    else:
+                        bundle.add_json(f"{name}.json", without_secrets(answer))
     except VolplaneError as error:
         bundle.errors.append(f"controller: {error}")
     try:
@@ -140,21 +152,6 @@ async def _collect(bundle: Bundle, access: Access) -> None:
             await _read_cluster(bundle, client, access.system_namespace)
     except VolplaneError as error:
         bundle.errors.append(f"cluster: {error}")
-
-
-async def _ask(bundle: Bundle, leader: Leader, path: str, *, text: bool) -> None:
-    """Add an answer. Raises LeaderSilent if none answers; a refusal of one is only noted."""
-    try:
-        answer = await leader.ask(path, text=text)
-    except VolplaneError as error:
-        if isinstance(error, LeaderSilent) and not error.status:
-            raise
-        bundle.errors.append(f"controller{path}: {error}")
-    else:
-        if text:
-            bundle.add_text(f"controller{path}.txt", answer)
-        else:
-            bundle.add_json(f"controller{path}.json", without_secrets(answer))
 
 
 async def _read_cluster(bundle: Bundle, client: Client, namespace: str) -> None:

@@ -38,7 +38,7 @@ class HttpTransport:
         self._host = f"host: {route.server.authority}\r\naccept-encoding: identity\r\n"
         self._pool, self._urgent = (ConnectionPool(route.connect, swallowed=self._drop_idle) for _ in range(2))
         self._streams = ConnectionPool(route.connect, lent_for_long=True, swallowed=self._drop_idle)
-        self._credentials = credentials
+        self.credentials = credentials
         self._keeping = asyncio.create_task(credentials.keep(), name="credentials")
 
     @classmethod
@@ -47,11 +47,6 @@ class HttpTransport:
         from volplane.kube.kubeconfig import route_and_credentials  # noqa: PLC0415 -- 0.8 s, only where it is needed
 
         return cls(*await route_and_credentials(kubeconfig, context))
-
-    @property
-    def identity(self) -> Identity:
-        """What requests of now carry."""
-        return self._credentials.identity
 
     async def send(self, request: Request) -> Response:
         ends = asyncio.get_running_loop().time() + request.seconds
@@ -74,9 +69,9 @@ class HttpTransport:
                 finally:
                     pool.give_back(connection)
 
-        used = self._credentials.identity
+        used = self.credentials.identity
         try:
-            return await self._credentials.authorized(exchange, seconds=request.seconds)
+            return await self.credentials.authorized(exchange, seconds=request.seconds)
         except OSError as error:
             raise await self._failure(request, used, error, look=request.seconds) from error
 
@@ -91,13 +86,13 @@ class HttpTransport:
         # With TLS 1.3 that can look like any connection that breaks off before the answer.
         broken = isinstance(error, BrokenOff | ConnectionResetError | BrokenPipeError)
         if isinstance(error, ssl.SSLError) or (broken and used.certificate):
-            await self._credentials.renewed(used, seconds=look)
+            await self.credentials.renewed(used, seconds=look)
         why = why_unreachable(error)
         return ApiUnavailable(f"the API server {self.server} cannot be reached: {why} ({call} failed)", status=0)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[LineStream]:
-        used = self._credentials.identity
+        used = self.credentials.identity
         clock = asyncio.get_running_loop().time
         ends = clock() + request.seconds
         try:
@@ -112,14 +107,14 @@ class HttpTransport:
             raise await self._failure(request, used, error, look=_LOOK_SECONDS) from error
         try:
             if answer.status == 401:
-                await self._credentials.renewed(used, seconds=_LOOK_SECONDS)
+                await self.credentials.renewed(used, seconds=_LOOK_SECONDS)
             yield _Stream(answer, request, clock)
         finally:
             self._streams.give_back(connection)
 
     async def close(self) -> None:
         self._keeping.cancel()
-        self._credentials.close()
+        self.credentials.close()
         await asyncio.gather(*(pool.close() for pool in (self._pool, self._urgent, self._streams)))
 
     def _drop_idle(self) -> None:
