@@ -21,6 +21,8 @@ __all__ = [
 
 _STORAGE: Final = "io.k8s.api.storage.v1"
 _META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1"
+_APPS: Final = "io.k8s.api.apps.v1"
+_AUTOSCALING: Final = "io.k8s.api.autoscaling.v1"
 PACKAGES: Final = {
     **dict.fromkeys(
         (
@@ -62,6 +64,31 @@ PACKAGES: Final = {
         ),
         _META,
     ),
+    **dict.fromkeys(
+        (
+            "ControllerRevision",
+            "Deployment",
+            "DeploymentCondition",
+            "DeploymentSpec",
+            "DeploymentStatus",
+            "DeploymentStrategy",
+            "ReplicaSet",
+            "ReplicaSetCondition",
+            "ReplicaSetSpec",
+            "ReplicaSetStatus",
+            "RollingUpdateDeployment",
+            "RollingUpdateStatefulSetStrategy",
+            "StatefulSet",
+            "StatefulSetCondition",
+            "StatefulSetOrdinals",
+            "StatefulSetPersistentVolumeClaimRetentionPolicy",
+            "StatefulSetSpec",
+            "StatefulSetStatus",
+            "StatefulSetUpdateStrategy",
+        ),
+        _APPS,
+    ),
+    **dict.fromkeys(("Scale", "ScaleSpec", "ScaleStatus"), _AUTOSCALING),
     "Eviction": "io.k8s.api.policy.v1",
     "Lease": "io.k8s.api.coordination.v1",
     "LeaseSpec": "io.k8s.api.coordination.v1",
@@ -143,9 +170,19 @@ MERGE_KEYS: Final = {
     "NodeStatus.conditions": "type",
     "PersistentVolumeClaimStatus.conditions": "type",
     "ServiceAccount.secrets": "name",
+    "DeploymentStatus.conditions": "type",
+    "ReplicaSetStatus.conditions": "type",
+    "StatefulSetStatus.conditions": "type",
 }
 """Lists that a strategic merge patch merges, by the key of their elements ("" for lists of scalars)."""
-RETAIN_KEYS: Final = frozenset({"PodSpec.volumes", "PodSpec.resourceClaims", "PodStatus.resourceClaimStatuses"})
+RETAIN_KEYS: Final = frozenset(
+    {
+        "DeploymentSpec.strategy",
+        "PodSpec.volumes",
+        "PodSpec.resourceClaims",
+        "PodStatus.resourceClaimStatuses",
+    }
+)
 
 KEPT_WHEN_EMPTY: Final = frozenset(
     {
@@ -187,6 +224,7 @@ KEPT_WHEN_EMPTY: Final = frozenset(
         "PodSpec.preemptionPolicy",
         "PodSpec.runtimeClassName",
         "ResourceFieldSelector.divisor",
+        "RollingUpdateStatefulSetStrategy.partition",
         "SeccompProfile.localhostProfile",
         "SecurityContext.procMount",
         "StorageClass.reclaimPolicy",
@@ -221,6 +259,18 @@ ALWAYS_SENT: Final = frozenset(
 """Optional fields that are null where they are absent. Required ones have the zero value of their type there."""
 ZERO_DROPPED: Final = frozenset(
     {
+        "DeploymentStatus.availableReplicas",
+        "DeploymentStatus.readyReplicas",
+        "DeploymentStatus.replicas",
+        "DeploymentStatus.unavailableReplicas",
+        "DeploymentStatus.updatedReplicas",
+        "ReplicaSetStatus.availableReplicas",
+        "ReplicaSetStatus.fullyLabeledReplicas",
+        "ReplicaSetStatus.readyReplicas",
+        "ScaleSpec.replicas",
+        "StatefulSetStatus.currentReplicas",
+        "StatefulSetStatus.readyReplicas",
+        "StatefulSetStatus.updatedReplicas",
         "chapAuthDiscovery",
         "chapAuthSession",
         "code",
@@ -232,8 +282,10 @@ ZERO_DROPPED: Final = frozenset(
         "hostPID",
         "hostPort",
         "initialDelaySeconds",
+        "minReadySeconds",
         "observedGeneration",
         "partition",
+        "paused",
         "periodSeconds",
         "readOnly",
         "retryAfterSeconds",

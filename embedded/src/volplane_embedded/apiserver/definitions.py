@@ -14,6 +14,8 @@ from volplane_embedded.apiserver.resources import Resource
 
 _PACKAGES: Final[Mapping[str, str]] = {
     "": "io.k8s.api.core.v1",
+    "apps": "io.k8s.api.apps.v1",
+    "autoscaling": "io.k8s.api.autoscaling.v1",
     "coordination.k8s.io": "io.k8s.api.coordination.v1",
     "events.k8s.io": "io.k8s.api.events.v1",
     "policy": "io.k8s.api.policy.v1",
@@ -79,7 +81,7 @@ class Field:
         """What stands for an absent value, if it is sent at all: (value,) or ()."""
         if self.nullable or (self.required and self.type.shape in {"list", "map"}):
             return (None,)
-        if not self.required or self.type.shape == "object":
+        if not self.required or self.type.shape == "object" or self.type.scalar == "any":
             return ()
         return (_ZERO[self.type.scalar],)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,9 @@ class _Meta(msgspec.Struct, gc=False):
 class _Named(msgspec.Struct, gc=False):
     metadata: _Meta
 
+
+_FINALIZERS: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan", "Background": ""}
+"""What holds an object until the garbage collector has seen to its dependents."""
 
 _encode = msgspec.json.Encoder().encode
 _decode_named = msgspec.json.Decoder(_Named).decode
@@ -105,6 +109,10 @@ class Deletion:
         changes.
         """
         meta, now = obj["metadata"], self.objects.now()
+        if resource.collected and options.propagation in _FINALIZERS:
+            finalizer = _FINALIZERS[options.propagation]
+            others = [each for each in meta.get("finalizers") or () if each not in _FINALIZERS.values()]
+            meta["finalizers"] = [*others, *([finalizer] if finalizer else [])]
         if resource.graceful:
             pending = "deletionTimestamp" in meta and bool(meta.get("deletionGracePeriodSeconds"))
             if pending and not _shorten(meta, options.grace):

@@ -28,12 +28,14 @@ _SUBRESOURCE_VERBS: Final = {
     "finalize": ("update",),
     "log": ("get",),
     "portforward": ("create", "get"),
+    "scale": ("get", "patch", "update"),
     "token": ("create",),
 }
 _KINDS: Final = {
     "binding": ("Binding", "", ""),
     "eviction": ("Eviction", "policy", "v1"),
     "portforward": ("PodPortForwardOptions", "", ""),
+    "scale": ("Scale", "autoscaling", "v1"),
     "token": ("TokenRequest", "authentication.k8s.io", "v1"),
 }
 """By subresource its kind, with group and version where they are not those of the document."""

@@ -93,6 +93,8 @@ class DeleteOptions:
     uid: str | None = None
     version: str | None = None
     dry_run: bool = False
+    propagation: str = ""
+    """Foreground, Background or Orphan; "": the default of the kind."""
 
     @classmethod
     def read(cls, body: bytes, query: Query, content_type: str) -> DeleteOptions:
@@ -105,7 +107,11 @@ class DeleteOptions:
                 *_propagation_causes(policy, query.flag("orphanDependents") if orphan else None),
             ]
             _refuse("DeleteOptions", causes)
-            return cls(_grace(query.number("gracePeriodSeconds")), dry_run=bool(asked))
+            return cls(
+                _grace(query.number("gracePeriodSeconds")),
+                dry_run=bool(asked),
+                propagation=policy or ("Orphan" if query.flag("orphanDependents") else ""),
+            )
         return cls.given(decoding.decode(body, content_type), asked)
 
     @classmethod
@@ -125,7 +131,9 @@ class DeleteOptions:
             *_dry_run_causes(dry_run),
         ]
         _refuse("DeleteOptions", causes)
-        return cls(_grace(given.grace_period_seconds), wanted.uid, wanted.resource_version, bool(dry_run))
+        propagation = given.propagation_policy or ("Orphan" if given.orphan_dependents else "")
+        grace = _grace(given.grace_period_seconds)
+        return cls(grace, wanted.uid, wanted.resource_version, bool(dry_run), propagation)
 
     def check(self, resource: Resource, meta: Json) -> None:
         """Raise StatusError (409) if the object with this metadata does not meet a precondition."""

@@ -110,7 +110,7 @@ class Resource:
     row_conditions: Callable[[Json], list[Json]] | None = None
     """Conditions of the row of an object in a `Table` (pods: Completed)."""
     subresources: tuple[str, ...] = ()
-    """Of "status", "binding", "eviction", "finalize", "log", "portforward", "token"."""
+    """Of "status", "binding", "eviction", "finalize", "log", "portforward", "scale", "token"."""
     fields: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)
     """Field selectors beyond metadata.name and metadata.namespace: path to the value it selects on."""
     generation: bool = False
@@ -123,6 +123,8 @@ class Resource:
     """The reverse conversion, for responses and patches. Does not change its argument."""
     graceful: bool = False
     """Whether a delete is first an update that sets deletionTimestamp, even with a grace of 0 seconds (pods)."""
+    collected: bool = False
+    """Whether a delete waits for the garbage collector where its propagation policy says so (workloads)."""
     returns_deleted: bool = True
     """Whether a finished delete answers with the object, else with a Status (leases, events, configmaps,
     secrets...)."""

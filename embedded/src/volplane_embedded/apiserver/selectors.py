@@ -232,3 +232,20 @@ def select(resource: Resource, labels: str, fields: str) -> Selection | None:
             known = ", ".join(f'"{path}"' for path in ("metadata.name", "metadata.namespace", *resource.fields))
             raise bad_request(f'"{term.path}" is not a known field selector: only {known}')
     return Selection(requirements, readers, name) if requirements or readers else None
+
+
+def label_selector_matches(selector: Json, labels: Mapping[str, str]) -> bool:
+    """Tell whether a LabelSelector with requirements matches labels."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    for term in selector.get("matchExpressions") or ():
+        found, values = labels.get(term["key"]), term.get("values") or ()
+        matches = {
+            "In": found in values,
+            "NotIn": found not in values,
+            "Exists": found is not None,
+            "DoesNotExist": found is None,
+        }
+        if not matches.get(term["operator"], False):
+            return False
+    return True

@@ -29,6 +29,7 @@ from volplane_embedded.apiserver.requests import Answer, Query, Request, Routes,
 from volplane_embedded.apiserver.resources import Json, Resource
 from volplane_embedded.apiserver.responses import negotiate
 from volplane_embedded.apiserver.reviews import REVIEWS, review
+from volplane_embedded.apiserver.scale import SCALE, scale_of, write_scale
 from volplane_embedded.apiserver.selectors import select
 from volplane_embedded.apiserver.storage import ObjectStorage, storage_of, unwritable
 from volplane_embedded.apiserver.store import Snapshot, Store
@@ -269,6 +270,8 @@ class ApiServer:
                 return self._get(request, opens_watch=is_watch(path, query))
             case "POST":
                 return self._post(request, body)
+            case "PUT" | "PATCH" if request.subresource == SCALE:
+                return responses.json_answer(200, write_scale(self._verbs, request, method, body))
             case "PUT" if self._changes(request) or request.subresource == "finalize":
                 return self._changed(request, self._verbs.update(request, body), 200)
             case "PATCH" if self._changes(request):
@@ -296,6 +299,8 @@ class ApiServer:
         return Answer(200, {"Content-Type": content_type, "Vary": "Accept"}, body)
 
     def _get(self, request: Request, *, opens_watch: bool) -> Answer:
+        if request.subresource == SCALE:
+            return responses.json_answer(200, scale_of(self._objects.find(request).decode()))
         if request.subresource not in ("", "status"):
             raise wrong_method()
         if opens_watch:

@@ -32,7 +32,7 @@ from volplane_embedded.apiserver.storage import ObjectStorage, storage_of
 from volplane_embedded.apiserver.store import Stored, key_of
 from volplane_embedded.apiserver.strategic import strategic_merge
 
-_MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
+MODIFIED: Final = "the object has been modified; please apply your changes to the latest version and try again"
 _NAME_ATTEMPTS: Final = 8
 
 _encode = msgspec.json.Encoder().encode
@@ -120,7 +120,7 @@ class Verbs:
             )
             raise conflict(resource.plural, resource.group, request.name, why)
         new = new if resource.to_stored is None else resource.to_stored(new)
-        data = self._write(request, stored, old, new, dry_run=options.dry_run)
+        data = self.write(request, stored, old, new, dry_run=options.dry_run)
         told = () if request.subresource else resource.strategy.warnings(new)
         return Written(data, [*warnings, *told])
 
@@ -128,7 +128,7 @@ class Verbs:
         """PATCH of an object or its status. Raises StatusError."""
         resource = request.resource
         options = WriteOptions.read(request.query, "PatchOptions")
-        apply = _patcher(resource, request.headers.get("content-type", ""))
+        apply = patcher(resource, request.headers.get("content-type", ""))
         patch = decoding.decode(body, "application/json")
         stored = self.objects.find(request)
         whole = {"kind": resource.kind, "apiVersion": resource.api_version, **served(resource, stored.decode())}
@@ -142,19 +142,19 @@ class Verbs:
         _refuse_nameless(request, meta if versioned else {})
         match_name(request, meta)
         new = new if resource.to_stored is None else resource.to_stored(new)
-        data = self._write(request, stored, stored.decode(), new, dry_run=options.dry_run)
+        data = self.write(request, stored, stored.decode(), new, dry_run=options.dry_run)
         told = () if request.subresource else resource.strategy.warnings(new)
         return Written(data, [*warnings, *told])
 
-    def _write(self, request: Request, stored: Stored, old: Json, new: Json, *, dry_run: bool) -> bytes:
-        """Do the common part of update and patch. new: cleaned and in its stored form."""
+    def write(self, request: Request, stored: Stored, old: Json, new: Json, *, dry_run: bool) -> bytes:
+        """Do the common part of all updates. new: cleaned and in its stored form. Returns it in stored bytes."""
         resource, strategy = request.resource, request.resource.strategy
         meta, before = new["metadata"], old["metadata"]
         version = meta.get("resourceVersion", "0")
         if not (version.isascii() and version.isdigit()):
             raise StatusError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
         if version not in ("0", before["resourceVersion"]):
-            raise conflict(resource.plural, resource.group, request.name, _MODIFIED)
+            raise conflict(resource.plural, resource.group, request.name, MODIFIED)
         meta["resourceVersion"] = before["resourceVersion"]
         metadata.carry_over(meta, before)
         strategy.default(new)
@@ -197,7 +197,8 @@ def _refuse_nameless(request: Request, meta: Json) -> None:
         raise bad_request(f"the name of the object ({request.name} based on URL) {why}")
 
 
-def _patcher(resource: Resource, content_type: str) -> Callable[[Resource, Json, Any], Json]:
+def patcher(resource: Resource, content_type: str) -> Callable[[Resource, Json, Any], Json]:
+    """Return the function that applies a patch of this type. Raises StatusError (415)."""
     match parse_media_type(content_type)[0]:
         case "application/merge-patch+json":
             return _merge

@@ -31,6 +31,7 @@ def test_the_other_groups_are_listed() -> None:
     names = {group["name"] for group in document("/apis")["groups"]}
     assert names == {
         "apiextensions.k8s.io",
+        "apps",
         "authentication.k8s.io",
         "authorization.k8s.io",
         "coordination.k8s.io",

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from volplane_embedded.apiserver.kinds import (
+    apps,
     configmaps,
     csi,
     customresourcedefinitions,
@@ -48,6 +49,10 @@ def resources(now: Clock, gates: Collection[str] = ()) -> tuple[Resource, ...]:
         resourcequotas.RESOURCE,
         secrets.SECRET,
         secrets.SERVICE_ACCOUNT,
+        apps.STATEFUL_SET,
+        apps.DEPLOYMENT,
+        apps.REPLICA_SET,
+        apps.CONTROLLER_REVISION,
         leases.RESOURCE,
         events.NEW,
         csi.DRIVER,

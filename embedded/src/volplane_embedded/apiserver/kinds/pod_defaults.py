@@ -25,7 +25,21 @@ def containers(spec: Json, *lists: str) -> Iterator[tuple[str, Json]]:
 
 
 def default(pod: Json) -> None:
-    spec = pod.setdefault("spec", {})
+    default_template(pod)
+    spec = pod["spec"]
+    spec.setdefault("enableServiceLinks", True)
+    for _, container in containers(spec):
+        _default_requests(container["resources"])
+    status = pod.setdefault("status", {})
+    status.setdefault("phase", "Pending")
+    for single, several in (("podIP", "podIPs"), ("hostIP", "hostIPs")):
+        _pair(status, single, several)
+    fill_condition_times(status, "lastProbeTime", "lastTransitionTime")
+
+
+def default_template(template: Json) -> None:
+    """Set the defaults of a pod that a template of pods has too."""
+    spec = template.setdefault("spec", {})
     spec.setdefault("restartPolicy", "Always")
     if spec.setdefault("terminationGracePeriodSeconds", 30) < 0:
         spec["terminationGracePeriodSeconds"] = 1
@@ -35,7 +49,6 @@ def default(pod: Json) -> None:
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
-    spec.setdefault("enableServiceLinks", True)
     if spec.get("serviceAccountName"):
         spec["serviceAccount"] = spec["serviceAccountName"]
     elif spec.get("serviceAccount"):
@@ -46,11 +59,6 @@ def default(pod: Json) -> None:
         _default_volume(volume)
     canonical_resources(spec, "overhead")
     canonical_resources(spec.get("resources") or {}, "requests", "limits")
-    status = pod.setdefault("status", {})
-    status.setdefault("phase", "Pending")
-    for single, several in (("podIP", "podIPs"), ("hostIP", "hostIPs")):
-        _pair(status, single, several)
-    fill_condition_times(status, "lastProbeTime", "lastTransitionTime")
 
 
 def _pair(status: Json, single: str, several: str) -> None:
@@ -82,11 +90,10 @@ def _default_container(container: Json, *, host_network: bool) -> None:
         reference = (variable.get("valueFrom") or {}).get("fieldRef")
         if reference is not None:
             reference.setdefault("apiVersion", "v1")
-    _default_resources(container["resources"])
+    canonical_resources(container["resources"], "requests", "limits")
 
 
-def _default_resources(resources: Json) -> None:
-    canonical_resources(resources, "requests", "limits")
+def _default_requests(resources: Json) -> None:
     limits = resources.get("limits")
     if limits:
         resources["requests"] = {**limits, **(resources.get("requests") or {})}

@@ -27,9 +27,13 @@ _UNSATISFIABLE: Final = ("DoNotSchedule", "ScheduleAnyway")
 
 def validate(pod: Json, causes: list[Cause]) -> None:
     """Check the metadata and the spec of a pod."""
-    spec = pod["spec"]
     causes.extend(object_meta.validate_of_kind(pod["metadata"]))
-    volumes = pod_volumes.validate(spec.get("volumes") or (), pod["metadata"].get("name", ""), causes)
+    validate_spec(pod["spec"], pod["metadata"].get("name", ""), causes)
+
+
+def validate_spec(spec: Json, name: str, causes: list[Cause]) -> None:
+    """Check the spec of a pod, or of a template of pods, which have no name yet."""
+    volumes = pod_volumes.validate(spec.get("volumes") or (), name, causes)
     validate_containers(spec, volumes, causes)
     if spec.get("hostNetwork"):
         _validate_host_ports(spec, causes)
