@@ -46,7 +46,6 @@ from volplane.kube.objects import KubeObject
 
 _LOG = logging.getLogger(__name__)
 
-_MOST_STEPS = 50
 _SHARE = 2
 """A flow has at most one in so many of the workers."""
 _FEWEST = 4
@@ -92,6 +91,8 @@ class Runner:
     """Asked when a key is added: no pass is spent on what it refuses."""
     may_begin: Callable[[], bool] = lambda: True
     """Asked before each step; while it is false none is taken."""
+    most_steps: int = 50
+    """Of a pass. What needs more is never settled."""
     metrics: ControllerMetrics | None = None
     reasons: dict[str, str] = field(init=False, default_factory=dict)
     """Why each key waits, or what failed, in plain words; keys that are as they should be are absent."""
@@ -195,7 +196,7 @@ class Runner:
         conflicts = 0
         action: Action | None = None
         written = False  # whether the last step was a write of this object, which the server answered
-        for _ in range(_MOST_STEPS):
+        for _ in range(self.most_steps):
             if self.queue.closed:
                 return "stopped"
             if not self.may_begin():
@@ -225,7 +226,7 @@ class Runner:
                     text = f"{conflicts} conflicts in a row, the last: {stale}"
                     raise errors.ApiConflict(text, status=409) from stale
         self.queue.seen(key)  # The key has to wait now: our own writes, which have added it, must not end that.
-        raise Unsettled(f"{_MOST_STEPS} steps did not settle it, the last: {_describe(action)}")
+        raise Unsettled(f"{self.most_steps} steps did not settle it, the last: {_describe(action)}")
 
     async def _perform(self, key: str, action: Patch | Create | Delete | Read, reads: LiveReads) -> None:
         """Take one step. Raises _StaleCache if the cache, now refreshed, misled the decision."""

@@ -21,10 +21,12 @@ class Fields(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_on
 
 
 class OwnerReference(Fields):
+    api_version: str = ""
     kind: str = ""
     name: str = ""
     uid: str = ""
     controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class Metadata(Fields):

@@ -34,25 +34,33 @@ from volplane.kube.objects import (
 from volplane.kube.reflector import Reflector
 from volplane.state.matching import place_of
 from volplane_embedded.objects import (
+    CONTROLLER_REVISIONS,
     CSI_NODES,
+    DEPLOYMENTS,
     PODS,
     QUOTAS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    ControllerRevision,
     CsiNode,
     Pod,
     ResourceQuota,
+    Workload,
     claim_names,
     is_finished,
+    key_of_controller,
     needs_node,
 )
 
 
 class Informers:
     """The caches. Pods are indexed by `pending`, `node` and `claim`, volumes by `candidates`, `claim` and
-    `provisioner`.
+    `provisioner`; pods, ReplicaSets and ControllerRevisions by `controller`.
     """
 
     def __init__(self) -> None:
-        self.pods: Cache[Pod] = Cache(PODS, {"pending": _pending, "node": _node, "claim": _claims_of_pod})
+        controller = {"controller": key_of_controller}
+        self.pods: Cache[Pod] = Cache(PODS, {"pending": _pending, "node": _node, "claim": _claims_of_pod, **controller})
         self.nodes: Cache[Node] = Cache(NODES)
         self.claims: Cache[Claim] = Cache(CLAIMS)
         self.volumes: Cache[Volume] = Cache(
@@ -65,6 +73,10 @@ class Informers:
         self.csi_nodes: Cache[CsiNode] = Cache(CSI_NODES)
         self.attributes_classes: Cache[VolumeAttributesClass] = Cache(VOLUME_ATTRIBUTES_CLASSES)
         self.quotas: Cache[ResourceQuota] = Cache(QUOTAS, {"namespace": lambda one: [one.namespace]})
+        self.stateful_sets: Cache[Workload] = Cache(STATEFUL_SETS)
+        self.deployments: Cache[Workload] = Cache(DEPLOYMENTS)
+        self.replica_sets: Cache[Workload] = Cache(REPLICA_SETS, controller)
+        self.revisions: Cache[ControllerRevision] = Cache(CONTROLLER_REVISIONS, controller)
 
     @property
     def caches(self) -> dict[str, Cache[Any]]:
@@ -81,6 +93,10 @@ class Informers:
             self.csi_nodes,
             self.attributes_classes,
             self.quotas,
+            self.stateful_sets,
+            self.deployments,
+            self.replica_sets,
+            self.revisions,
         )
         return {cache.kind.plural: cache for cache in listed}
 

@@ -19,6 +19,7 @@ from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
 from volplane_embedded.attributes_class_protection import AttributesClassProtection
 from volplane_embedded.ephemeral_volumes import EphemeralVolumes
+from volplane_embedded.garbage_collector import GarbageCollector
 from volplane_embedded.informers import Informers
 from volplane_embedded.kubelet.attached_disks import AttachedDisks
 from volplane_embedded.kubelet.container_runtime import Dependencies
@@ -35,6 +36,7 @@ from volplane_embedded.objects import Now, Pod
 from volplane_embedded.quota_status import QuotaStatus
 from volplane_embedded.sandbox.limits import why_no_cgroup
 from volplane_embedded.scheduler.scheduler import Scheduler
+from volplane_embedded.workloads.controllers import run_workloads
 
 _LOG = logging.getLogger(__name__)
 _RETRY_SECONDS = 2.0
@@ -95,6 +97,7 @@ class LocalNodes:
         scheduled = EventRecorder(self._client, "default-scheduler", instance=self.names[0], now=self._now)
         ran = EventRecorder(self._client, "volplane-node", instance=self.names[0], now=self._now)
         controlled = EventRecorder(self._client, "ephemeral_volume", instance=self.names[0], now=self._now)
+        deployed = EventRecorder(self._client, "workload-controller", instance=self.names[0], now=self._now)
         async with Sandboxes() as sandboxes, asyncio.TaskGroup() as tasks:
             dependencies = self._dependencies(sandboxes, ran)
             self._agent = Kubelet(dependencies, self.names)
@@ -106,10 +109,11 @@ class LocalNodes:
                 labels=self._labels,
                 synced=dependencies.volumes.in_use.synced,
             )
+            collector = GarbageCollector(self._informers, dependencies.steps)
             ephemeral = EphemeralVolumes(self._client, self._informers, recorder=controlled)
             protection = AttributesClassProtection(self._client, self._informers, recorder=controlled)
             scheduler = Scheduler(self._client, self._informers, recorder=scheduled, now=self._now)
-            for recorder in (scheduled, ran, controlled):
+            for recorder in (scheduled, ran, controlled, deployed):
                 tasks.create_task(recorder.run(), name="node-events")
             await self._check(sandboxes)
             await self._register(nodes)
@@ -120,6 +124,8 @@ class LocalNodes:
             tasks.create_task(self._agent.run(), name="node-agent")
             tasks.create_task(scheduler.run(), name="node-scheduler")
             tasks.create_task(ephemeral.run(), name="node-ephemeral")
+            tasks.create_task(collector.run(), name="node-garbage-collector")
+            tasks.create_task(run_workloads(self._informers, self._client, deployed, self._now), name="node-workloads")
             tasks.create_task(protection.run(), name="node-vac-protection")
             tasks.create_task(QuotaStatus(self._client, self._informers).run(), name="node-quota-status")
             self._ready.set()

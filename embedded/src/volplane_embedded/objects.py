@@ -7,14 +7,23 @@ Source: core/v1 of Kubernetes 1.36. Fields that are not listed (probes, ports, r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from volplane.kube import objects
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import Fields, KubeObject, NodeSelector, NodeSelectorTerm, SchedulingGate
+from volplane.kube.objects import (
+    Fields,
+    KubeObject,
+    Metadata,
+    NodeSelector,
+    NodeSelectorTerm,
+    OwnerReference,
+    SchedulingGate,
+)
+from volplane_embedded.apiserver.selectors import label_selector_matches
 
 
 class EnvVar(Fields):
@@ -197,12 +206,48 @@ class CsiNode(KubeObject):
     spec: CsiNodeSpec = msgspec.field(default_factory=CsiNodeSpec)
 
 
+class WorkloadMetadata(Metadata):
+    generation: int = 0
+
+
+class Workload(KubeObject):
+    """A StatefulSet, Deployment or ReplicaSet. The API server has filled in the defaults."""
+
+    metadata: WorkloadMetadata = msgspec.field(default_factory=WorkloadMetadata)
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def replicas(self) -> int:
+        return int(self.spec.get("replicas") or 0)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.labels or {}
+
+    def count(self, name: str) -> int:
+        """Return a number of the status."""
+        return int(self.status.get(name) or 0)
+
+    def selects(self, obj: KubeObject) -> bool:
+        return label_selector_matches(self.spec.get("selector") or {}, obj.metadata.labels or {})
+
+
+class ControllerRevision(KubeObject):
+    data: Any = None
+    revision: int = 0
+
+
 PODS = Kind("v1", "Pod", "pods", True, Pod)
 _SCHEDULER = "default-scheduler"
 QUOTAS = Kind("v1", "ResourceQuota", "resourcequotas", True, ResourceQuota)
 MEASURED_CLAIMS = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, MeasuredClaim)
 CSI_NODES = Kind("storage.k8s.io/v1", "CSINode", "csinodes", False, CsiNode)
 CONFIG_MAPS = Kind("v1", "ConfigMap", "configmaps", True, ConfigMap)
+STATEFUL_SETS = Kind("apps/v1", "StatefulSet", "statefulsets", True, Workload)
+DEPLOYMENTS = Kind("apps/v1", "Deployment", "deployments", True, Workload)
+REPLICA_SETS = Kind("apps/v1", "ReplicaSet", "replicasets", True, Workload)
+CONTROLLER_REVISIONS = Kind("apps/v1", "ControllerRevision", "controllerrevisions", True, ControllerRevision)
 
 
 def is_finished(pod: Pod) -> bool:
@@ -267,3 +312,33 @@ def with_condition(
 
 def _meaning(condition: Condition) -> list[str]:
     return [str(condition.get(key) or "") for key in ("type", "status", "reason", "message")]
+
+
+def controller_of(obj: KubeObject) -> OwnerReference | None:
+    """Return the owner that manages the object."""
+    return next((each for each in obj.metadata.owner_references or () if each.controller), None)
+
+
+def key_of_controller(obj: KubeObject) -> list[str]:
+    """Return what an index of objects by their controllers lists an object under; "namespace/" = by none."""
+    owner = controller_of(obj)
+    return [owner.uid if owner is not None else f"{obj.namespace}/"]
+
+
+def is_active(pod: Pod) -> bool:
+    return not is_finished(pod) and not pod.terminating
+
+
+def is_ready(pod: Pod) -> bool:
+    return condition_of(pod.status.conditions, "Ready").get("status") == "True"
+
+
+def available_in(pod: Pod, min_ready_seconds: int, now: datetime) -> float | None:
+    """Return in how many seconds a pod that stays ready is available: 0.0 if it is, None if it is not ready."""
+    if not is_ready(pod):
+        return None
+    since = condition_of(pod.status.conditions, "Ready").get("lastTransitionTime")
+    if not min_ready_seconds or not since:
+        return 0.0 if not min_ready_seconds else float(min_ready_seconds)
+    end = datetime.fromisoformat(since) + timedelta(seconds=min_ready_seconds)
+    return max(0.0, (end - now).total_seconds())

@@ -9,10 +9,12 @@ from random import Random
 from typing import Any
 
 from volplane.controller.actions import EventRecord
+from volplane.controller.runner import Steps
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.ephemeral_volumes import EphemeralVolumes
+from volplane_embedded.garbage_collector import GarbageCollector
 from volplane_embedded.informers import Informers
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_embedded.objects import PODS, QUOTAS, Pod
@@ -58,9 +60,11 @@ async def running() -> AsyncIterator[Bench]:
     async with asyncio.TaskGroup() as tasks:
         followed = tasks.create_task(bench.informers.follow(bench.client, Random(1)))
         await bench.informers.wait_synced()
-        working = tasks.create_task(controller.run())
+        collector = GarbageCollector(bench.informers, Steps(bench.client, bench.informers.caches))
+        working = [tasks.create_task(each.run()) for each in (controller, collector)]
         yield bench
-        working.cancel()
+        for each in working:
+            each.cancel()
         followed.cancel()
     bench.server.close()
 
