@@ -55,7 +55,7 @@ class Cluster:
         self.local = LocalNodes(
             self.client, count=count, state_dir=self.state, now=now, random=Random(1), disks=self.disks
         )
-        self.server.log_source = self.local.log_source
+        self.server.log_source, self.server.exec_source = self.local.log_source, self.local.exec_source
         task = asyncio.create_task(self.local.run())
         ready = asyncio.create_task(self.local.wait_ready())
         await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)

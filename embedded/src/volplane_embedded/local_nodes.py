@@ -17,12 +17,14 @@ from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.objects import Node
 from volplane_embedded.apiserver.errors import bad_request, not_found
+from volplane_embedded.apiserver.execution import ExecRequest
 from volplane_embedded.attributes_class_protection import AttributesClassProtection
 from volplane_embedded.ephemeral_volumes import EphemeralVolumes
 from volplane_embedded.garbage_collector import GarbageCollector
 from volplane_embedded.informers import Informers
 from volplane_embedded.kubelet.attached_disks import AttachedDisks
 from volplane_embedded.kubelet.container_runtime import Dependencies
+from volplane_embedded.kubelet.execution import RunningCommand, run_command
 from volplane_embedded.kubelet.kubelet import Kubelet
 from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.logs import LogQuery, read_log_options, read_logs
@@ -194,6 +196,21 @@ class LocalNodes:
             raise bad_request(f'container "{name}" in pod "{pod}" is waiting to start: ContainerCreating')
         follows = follow and not wanted.previous
         return read_logs(log, wanted, runs=(lambda: self._runs(found, name, attempt)) if follows else None)
+
+    async def exec_source(self, asked: ExecRequest) -> RunningCommand:
+        """Start a command in a container, for `ApiServer.exec_source`.
+
+        Raises StatusError (400, 404) unless the container runs here, and OSError.
+        """
+        found = self._informers.pods.get(f"{asked.namespace}/{asked.pod}")
+        if found is None:
+            raise not_found("pods", "", asked.pod)
+        name = asked.container or found.spec.containers[0].name
+        worker = self._agent.worker(found) if self._agent is not None else None
+        sandbox = worker.sandbox(name) if worker is not None else None
+        if sandbox is None:
+            raise bad_request(f'container "{name}" of pod "{asked.pod}" does not run on a node of this node agent')
+        return await run_command(sandbox, asked.command, tty=asked.tty)
 
     def _attempt(self, pod: Pod, container: str) -> int:
         """Number of the newest start of a container, -1 if it was never started."""

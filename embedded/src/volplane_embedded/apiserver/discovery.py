@@ -25,6 +25,7 @@ _STATUS_VERBS: Final = ("get", "patch", "update")
 _SUBRESOURCE_VERBS: Final = {
     "binding": ("create",),
     "eviction": ("create",),
+    "exec": ("create", "get"),
     "finalize": ("update",),
     "log": ("get",),
     "portforward": ("create", "get"),
@@ -34,6 +35,7 @@ _SUBRESOURCE_VERBS: Final = {
 _KINDS: Final = {
     "binding": ("Binding", "", ""),
     "eviction": ("Eviction", "policy", "v1"),
+    "exec": ("PodExecOptions", "", ""),
     "portforward": ("PodPortForwardOptions", "", ""),
     "scale": ("Scale", "autoscaling", "v1"),
     "token": ("TokenRequest", "authentication.k8s.io", "v1"),
@@ -172,6 +174,8 @@ def _lines(resource: Resource) -> Iterable[_Served]:
         _storage_hash(resource),
     )
     for name in resource.subresources:
+        if name == "attach":
+            continue  # it is refused with advice
         kind, *foreign = _KINDS.get(name, (resource.kind, "", ""))
         allowed = _SUBRESOURCE_VERBS.get(name, _STATUS_VERBS)
         yield _Served(

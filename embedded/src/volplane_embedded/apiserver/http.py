@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from volplane_embedded.apiserver.errors import StatusError, bad_request
+from volplane_embedded.apiserver.execution import run_execution
 from volplane_embedded.apiserver.portforward import forward
 from volplane_embedded.apiserver.requests import Answer, Query, is_watch
 from volplane_embedded.apiserver.responses import error_answer
@@ -118,6 +120,10 @@ def _is_text(request: web.BaseRequest) -> bool:
     return True
 
 
+_UPGRADED: Final = re.compile("/api/v1/namespaces/[^/]+/pods/[^/]+/(exec|attach|portforward)")
+_Streamed = Callable[[web.BaseRequest, str, list[tuple[str, str]]], Awaitable[web.StreamResponse]]
+
+
 class HttpHandler:
     """Handles HTTP requests by calls of the server. One instance per listening server."""
 
@@ -133,13 +139,8 @@ class HttpHandler:
         if not self._admitted(request, path):
             return _response(error_answer(StatusError(401, "Unauthorized", "Unauthorized")))
         query = list(request.query.items())
-        if request.method == "GET":
-            if path.endswith("/portforward"):
-                return await self._forward(request, path, query)
-            if path.endswith("/log"):
-                return await self._log(request, path, query)
-            if is_watch(path, Query(query)):
-                return await self._watch(request, path, query)
+        if (streamed := self._streamed(request.method, path, query)) is not None:
+            return await streamed(request, path, query)
         if (request.content_length or 0) > MAX_BODY_BYTES:
             return _too_large()
         try:
@@ -151,6 +152,16 @@ class HttpHandler:
             why = f"the body did not arrive within {_BODY_SECONDS:.0f} s"
             return _response(error_answer(StatusError(408, "Timeout", why)))
         return _response(await self._server.answer(request.method, path, query, request.headers, body))
+
+    def _streamed(self, method: str, path: str, query: list[tuple[str, str]]) -> _Streamed | None:
+        """Return who answers a request whose answer is a stream; None for another one."""
+        if method in ("GET", "POST") and (upgraded := _UPGRADED.fullmatch(path)) is not None:
+            return self._forward if upgraded[1] == "portforward" else self._execute
+        if method != "GET":
+            return None
+        if path.endswith("/log"):
+            return self._log
+        return self._watch if is_watch(path, Query(query)) else None
 
     def _admitted(self, request: web.BaseRequest, path: str) -> bool:
         if path in _OPEN_PATHS or path.startswith(("/livez/", "/readyz/", "/healthz/")):
@@ -205,6 +216,18 @@ class HttpHandler:
             )
         _, namespace, _, name, _ = path.rsplit("/", 4)
         return await forward(request, ports, source, f"{namespace}/{name}")
+
+    async def _execute(self, request: web.BaseRequest, path: str, query: list[tuple[str, str]]) -> web.StreamResponse:
+        asked, source = self._server.executed(path, query, request.headers), self._server.exec_source
+        if isinstance(asked, Answer) or source is None:
+            return _response(asked if isinstance(asked, Answer) else error_answer(bad_request("nothing is executed")))
+        try:
+            command = await source(asked)
+        except StatusError as failure:
+            return _response(error_answer(failure))
+        except OSError as failure:
+            return _response(error_answer(StatusError(500, "InternalError", f"the container is gone: {failure}")))
+        return await run_execution(request, asked, command)
 
     async def _log(self, request: web.BaseRequest, path: str, query: list[tuple[str, str]]) -> web.StreamResponse:
         opened = self._server.log(path, query, request.headers)

@@ -12,6 +12,7 @@ from volplane_embedded.apiserver.errors import StatusError, bad_request, conflic
 from volplane_embedded.apiserver.metadata import match_name
 from volplane_embedded.apiserver.options import DeleteOptions, WriteOptions
 from volplane_embedded.apiserver.requests import Query, Request
+from volplane_embedded.apiserver.resources import Json
 from volplane_embedded.apiserver.storage import ObjectStorage
 
 LogSource = Callable[[str, str, str | None, bool, Query], AsyncIterator[bytes]]
@@ -65,7 +66,15 @@ def open_log(objects: ObjectStorage, request: Request, source: LogSource | None)
 
     Raises StatusError: 404 without the pod, 400 for an unknown container, 501 if nothing runs containers.
     """
-    pod = objects.find(request).decode()
+    wanted = container_named(request, objects.find(request).decode())
+    if source is None:
+        raise StatusError(501, "NotImplemented", "no node agent runs beside this API server, so there are no logs")
+    follow = request.query.flag("follow")
+    return source(request.namespace, request.name, wanted, follow, request.query)
+
+
+def container_named(request: Request, pod: Json) -> str | None:
+    """Return the container that a request names, None if the pod has only one. Raises StatusError (400)."""
     wanted = request.query.text("container") or None
     spec = pod.get("spec", {})
     containers = [c.get("name", "") for part in ("initContainers", "containers") for c in spec.get(part) or ()]
@@ -74,7 +83,4 @@ def open_log(objects: ObjectStorage, request: Request, source: LogSource | None)
     if wanted is None and len(containers) > 1:
         choice = " ".join(containers)
         raise bad_request(f"a container name must be specified for pod {request.name}, choose one of: [{choice}]")
-    if source is None:
-        raise StatusError(501, "NotImplemented", "no node agent runs beside this API server, so there are no logs")
-    follow = request.query.flag("follow")
-    return source(request.namespace, request.name, wanted, follow, request.query)
+    return wanted

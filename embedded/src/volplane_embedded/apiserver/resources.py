@@ -110,7 +110,7 @@ class Resource:
     row_conditions: Callable[[Json], list[Json]] | None = None
     """Conditions of the row of an object in a `Table` (pods: Completed)."""
     subresources: tuple[str, ...] = ()
-    """Of "status", "binding", "eviction", "finalize", "log", "portforward", "scale", "token"."""
+    """Of "status", "binding", "eviction", "exec", "finalize", "log", "portforward", "scale", "token"."""
     fields: Mapping[str, Callable[[Json], str]] = field(default_factory=dict)
     """Field selectors beyond metadata.name and metadata.namespace: path to the value it selects on."""
     generation: bool = False

@@ -16,6 +16,7 @@ from volplane_embedded.apiserver.decoding import decode
 from volplane_embedded.apiserver.deletion import Deletion
 from volplane_embedded.apiserver.discovery import Discovery
 from volplane_embedded.apiserver.errors import StatusError, bad_request
+from volplane_embedded.apiserver.execution import ExecRequest, ExecSource, exec_request
 from volplane_embedded.apiserver.kinds import CROSS_NAMESPACE
 from volplane_embedded.apiserver.kinds import resources as all_resources
 from volplane_embedded.apiserver.lists import Lists
@@ -80,6 +81,8 @@ class ApiServer:
         self.store = store if store is not None else Store(history=history)
         self.log_source: LogSource | None = None
         """Set by the kubelet, which runs the containers."""
+        self.exec_source: ExecSource | None = None
+        """Set by the kubelet, too."""
         self.forward_source: ForwardSource | None = None
         """Set by whoever can connect to ports of pods."""
         self.users = Users()
@@ -211,6 +214,16 @@ class ApiServer:
             request = self._request(path, Query(query), _lower(headers))
             authorize(CALLER.get(), "GET", path, request.query, request)
             return open_log(self._objects, request, self.log_source)
+        except StatusError as failure:
+            return responses.error_answer(failure)
+
+    def executed(self, path: str, query: Parameters, headers: Mapping[str, str]) -> ExecRequest | Answer:
+        """Return which command is to run in a container (pods/exec). A refused request is an Answer."""
+        asked = list(query.items()) if isinstance(query, Mapping) else query
+        try:
+            request = self._request(path, Query(query), _lower(headers))
+            authorize(CALLER.get(), "POST", path, request.query, request)
+            return exec_request(self._objects, request, self.exec_source, asked)
         except StatusError as failure:
             return responses.error_answer(failure)
 

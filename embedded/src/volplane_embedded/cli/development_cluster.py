@@ -139,7 +139,7 @@ async def development_cluster(
             exports=exports,
             labels=labels,
         )
-        embedded.server.log_source = local.log_source
+        embedded.server.log_source, embedded.server.exec_source = local.log_source, local.exec_source
         options = Options(identity=f"{FORMER}{secrets.token_hex(4)}")
         await _end_former_term(client, options)
         configured = with_default_driver(configuration, directories, nodes, distributed=distributed)

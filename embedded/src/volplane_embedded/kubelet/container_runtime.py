@@ -77,6 +77,10 @@ class ContainerRuntime:
             if (sandbox := self._sandboxes.get(container.name)) is not None:
                 sandbox.terminate()
 
+    def sandbox(self, container: str) -> Sandbox | None:
+        """Return the sandbox of a container, None if it does not run."""
+        return self._sandboxes.get(container)
+
     def kill(self) -> None:
         """Send SIGKILL to all."""
         for sandbox in self._sandboxes.values():

@@ -31,6 +31,7 @@ from volplane_embedded.kubelet.pod_actions import (
 )
 from volplane_embedded.kubelet.pod_directory import PodDirectory
 from volplane_embedded.kubelet.pod_state import PodRecord
+from volplane_embedded.kubelet.sandboxes import Sandbox
 from volplane_embedded.kubelet.status import generate_pod_status
 from volplane_embedded.kubelet.volume_manager import VolumesNotReady
 from volplane_embedded.objects import PODS, Pod, is_finished, timestamp
@@ -102,6 +103,11 @@ class PodWorker:
                 )
                 while not await self._sync(self._running):
                     pass
+
+    def sandbox(self, container: str) -> Sandbox | None:
+        """Return the sandbox of a container whose command runs, None for another one."""
+        started = self.record.container(container).active and self._running is not None
+        return self._running.sandbox(container) if started and self._running is not None else None
 
     async def _sync(self, running: ContainerRuntime) -> bool:
         """Perform one action. Returns whether nothing is left to do."""

@@ -10,14 +10,14 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 import volplane_embedded
-from volplane_embedded.sandbox.monitor import KILL, TERMINATE
-from volplane_embedded.sandbox.spec import Report, Spec, decode_report, encode
+from volplane_embedded.sandbox.monitor import EXECUTE, KILL, TERMINATE
+from volplane_embedded.sandbox.spec import Exec, Report, Spec, decode_report, encode
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,8 +29,13 @@ class Sandbox:
     """One sandboxed command. closed: is called when the connection to it is closed."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, closed: Callable[[Sandbox], None]
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        control: socket.socket,
+        closed: Callable[[Sandbox], None],
     ) -> None:
+        self._control = control
         self._reader = reader
         self._writer = writer
         self._closed = closed
@@ -62,6 +67,17 @@ class Sandbox:
         """Send SIGKILL to the command and all its children."""
         self._send(KILL)
 
+    def execute(self, argv: Sequence[str], streams: Sequence[int], *, tty: bool) -> socket.socket:
+        """Start one more command in it, with these descriptors: stdin, stdout, stderr, or one terminal.
+
+        Returns the connection on which its `ExecEnd` comes. Raises OSError if the sandbox is gone.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._control, [EXECUTE], [theirs.fileno()])
+            socket.send_fds(ours, [encode(Exec(argv=list(argv), tty=tty))], list(streams))
+        return ours
+
     def _send(self, order: bytes) -> None:
         if not self._writer.is_closing():
             self._writer.write(order)
@@ -69,6 +85,7 @@ class Sandbox:
     def close(self) -> None:
         """Close the connection. A command that still runs is killed."""
         self._writer.close()
+        self._control.close()
         self._closed(self)
 
     async def finish(self) -> None:
@@ -133,12 +150,13 @@ class Sandboxes:
         try:
             with theirs:
                 await self._hand_over(theirs)
+            control = ours.dup()
             reader, writer = await asyncio.open_connection(sock=ours)
         except BaseException:
             ours.close()
             raise
         writer.write(encode(spec))
-        sandbox = Sandbox(reader, writer, self._live.discard)
+        sandbox = Sandbox(reader, writer, control, self._live.discard)
         self._live.add(sandbox)
         return sandbox
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import socket
+import termios
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
 
-from volplane_embedded.sandbox import libc
+from volplane_embedded.sandbox import execution, libc
 from volplane_embedded.sandbox.credentials import assume, forbid_user_namespaces
 from volplane_embedded.sandbox.limits import limit_process, limit_process_ids
 from volplane_embedded.sandbox.rootfs import MountFailure, build
 from volplane_embedded.sandbox.spec import Spec, Stage
 
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_WAITED: Final = (*FORWARDED, signal.SIGCHLD)
+_WAITED: Final = (*FORWARDED, signal.SIGCHLD, signal.SIGIO)
 
 
 class InitMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,8 +55,10 @@ class _MessagePipe:
         os._exit(1)
 
 
-def run(spec: Spec, *, output: int, messages: int) -> NoReturn:
-    """Run the command and exit when it does. output: its stdout and stderr. messages: the pipe to the monitor."""
+def run(spec: Spec, *, output: int, messages: int, executions: socket.socket) -> NoReturn:
+    """Run the command and exit when it does. output: its stdout and stderr. messages: the pipe to the monitor.
+    executions: where the connections of further commands come from.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
     os.umask(0o022)
     pipe = _MessagePipe(messages)
@@ -73,11 +78,19 @@ def run(spec: Spec, *, output: int, messages: int) -> NoReturn:
         pipe.end("mounts", str(failure))
     except OSError as failure:
         pipe.end("namespaces", f"{failure.filename or 'root'}: {failure.strerror}")
-    _close_others({output, messages})
+    _close_others({output, messages, executions.fileno()})
     command = _start(spec, output, pipe)
     os.close(output)
+    _signal_input(executions)
     pipe.send(InitMessage(running=True))
-    _reap(command, pipe)
+    _reap(spec, command, pipe, executions)
+
+
+def _signal_input(executions: socket.socket) -> None:
+    """Have SIGIO sent to this process when something arrives."""
+    executions.setblocking(False)
+    fcntl.fcntl(executions, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(executions, fcntl.F_SETFL, fcntl.fcntl(executions, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _is_orphan(messages: int) -> bool:
@@ -110,12 +123,18 @@ def _start(spec: Spec, output: int, pipe: _MessagePipe) -> int:
 
 def _execute(spec: Spec, output: int, failed: int) -> NoReturn:
     """Execute the command. `failed`, close-on-exec, receives the error if that fails."""
+    execute(spec, spec.argv, (os.open(os.devnull, os.O_RDONLY), output, output), failed, terminal=False)
+
+
+def execute(spec: Spec, argv: Sequence[str], streams: Sequence[int], failed: int, *, terminal: bool) -> NoReturn:
+    """Execute a command with the rights of the container. streams: stdin, stdout, stderr; terminal: they are one."""
     what = spec.cwd
     try:
         os.setsid()
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        if terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         limit_process(spec)
         assume(spec)
         os.chdir(spec.cwd)
@@ -123,17 +142,34 @@ def _execute(spec: Spec, output: int, failed: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)  # Python ignores the first two, and that would be inherited
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.umask(0o022)
-        what = spec.argv[0]
-        os.execvpe(spec.argv[0], spec.argv, spec.env)  # noqa: S606 - the command is the pod's
+        what = argv[0]
+        os.execvpe(argv[0], list(argv), {**spec.env, **({"TERM": "xterm"} if terminal else {})})  # noqa: S606 - the pod's
     except OSError as failure:
         os.write(failed, f"{what}: {failure.strerror}".encode())
     os._exit(127)
 
 
-def _reap(command: int, pipe: _MessagePipe) -> NoReturn:
+def _begin_executions(spec: Spec, executions: socket.socket) -> None:
+    """Fork a process for each further command that was asked for."""
+    with contextlib.suppress(BlockingIOError, ConnectionError):
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(executions, 64, 8)
+            for descriptor in descriptors:
+                if os.fork() == 0:
+                    executions.close()
+                    execution.serve(spec, socket.socket(fileno=descriptor), execute)
+                os.close(descriptor)
+            if not message:
+                return
+
+
+def _reap(spec: Spec, command: int, pipe: _MessagePipe, executions: socket.socket) -> NoReturn:
     """Forward signals and reap children until the command ends; the kernel then kills the rest of the namespace."""
     while True:
+        _begin_executions(spec, executions)
         number = signal.sigwait(_WAITED)
+        if number == signal.SIGIO:
+            continue
         if number != signal.SIGCHLD:
             os.kill(command, number)
             continue

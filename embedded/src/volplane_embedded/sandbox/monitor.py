@@ -20,6 +20,8 @@ from volplane_embedded.sandbox.spec import Report, Spec, Stage, decode_spec, enc
 TERMINATE: Final = b"T"
 """Order of the kubelet: send SIGTERM to the command. The end of the connection means KILL."""
 KILL: Final = b"K"
+EXECUTE: Final = b"E"
+"""With one descriptor: the connection of one more command, see `volplane_embedded.sandbox.execution`."""
 
 _NAMESPACES: Final = libc.NEW_PIDS | libc.NEW_IPC | libc.NEW_UTS
 """And a network one, unless the command uses the host's; the rest is made by the first process within."""
@@ -67,6 +69,7 @@ class _Monitor:
         self._failed = False
         self._status: int | None = None
         self._cgroup: Cgroup | None = None
+        self._executions, self._executions_end = socket.socketpair()
 
     def run(self, orders: bytes) -> None:
         """Start the command and follow it to its end. orders: those received together with the spec."""
@@ -90,7 +93,9 @@ class _Monitor:
             os.close(output)
             os.close(messages)
             self._control.close()
-            init.run(self._spec, output=output_end, messages=messages_end)
+            self._executions.close()
+            init.run(self._spec, output=output_end, messages=messages_end, executions=self._executions_end)
+        self._executions_end.close()
         os.close(output_end)
         os.close(messages_end)
         if orders:
@@ -138,14 +143,19 @@ class _Monitor:
 
     def _receive_orders(self) -> bool:
         try:
-            orders = self._control.recv(64)
+            orders, descriptors, _, _ = socket.recv_fds(self._control, 64, 8)
         except ConnectionResetError:
-            orders = b""
+            orders, descriptors = b"", []
+        for descriptor in descriptors:
+            with contextlib.suppress(OSError):  # the sandbox has ended: the other end sees the connection close
+                socket.send_fds(self._executions, [EXECUTE], [descriptor])
+            os.close(descriptor)
         self._carry_out(orders or KILL)
         return bool(orders)
 
     def _carry_out(self, orders: bytes) -> None:
-        os.kill(self._pid, signal.SIGKILL if KILL in orders else signal.SIGTERM)
+        if KILL in orders or TERMINATE in orders:
+            os.kill(self._pid, signal.SIGKILL if KILL in orders else signal.SIGTERM)
 
     def _receive(self, received: bytes) -> bytes:
         *lines, rest = received.split(b"\n")

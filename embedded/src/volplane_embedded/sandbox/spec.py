@@ -78,17 +78,41 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds since the epoch."""
 
 
+class Exec(msgspec.Struct, frozen=True, kw_only=True):
+    """One more command in a sandbox that runs; its streams come as descriptors. tty: they are one terminal."""
+
+    argv: list[str]
+    tty: bool = False
+
+
+class ExecEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How such a command ended. message: why it could not be started."""
+
+    code: int = 0
+    message: str = ""
+
+
+_EXEC = msgspec.json.Decoder(Exec)
+_EXEC_END = msgspec.json.Decoder(ExecEnd)
 _SPEC = msgspec.json.Decoder(Spec)
 _REPORT = msgspec.json.Decoder(Report)
 
 
-def encode(message: Spec | Report) -> bytes:
+def encode(message: Spec | Report | Exec | ExecEnd) -> bytes:
     """Return one line of JSON, with its newline."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def decode_spec(line: bytes) -> Spec:
     return _SPEC.decode(line)
+
+
+def decode_exec(line: bytes) -> Exec:
+    return _EXEC.decode(line)
+
+
+def decode_exec_end(line: bytes) -> ExecEnd:
+    return _EXEC_END.decode(line)
 
 
 def decode_report(line: bytes) -> Report:

@@ -128,7 +128,7 @@ def resource(now: Clock) -> Resource:
         row_conditions=pod_row_conditions,
         short_names=("po",),
         categories=("all",),
-        subresources=("binding", "eviction", "log", "portforward", "status"),
+        subresources=("attach", "binding", "eviction", "exec", "log", "portforward", "status"),
         fields={
             "spec.nodeName": field_text("spec", "nodeName"),
             "spec.restartPolicy": field_text("spec", "restartPolicy"),
