@@ -115,9 +115,9 @@ async def test_what_is_sent_reaches_the_command_until_its_channel_is_closed_or_t
 async def test_a_terminal_has_the_size_that_the_client_says_and_passes_on_its_keys(executing: Executing) -> None:
     async with executing.command("sh", streams="stdin,stdout,tty", protocol="v4.channel.k8s.io") as session:
         await session.send(4, b'{"Width":132,"Height":43}')
-        await session.send(0, b"stty size; sleep 100\n")
-        await session.until(b"43 132")
-        await session.send(0, b"\x03")  # ends sleep, not the shell
+        await session.send(0, b"stty size; cat\nmarker\n")
+        await session.until(b"43 132\r\nmarker\r\n")  # cat runs
+        await session.send(0, b"\x03")  # ends cat, not the shell
         await session.send(0, b"echo $((40 + 2)); exit 5\n")
         status = await session.ended()
     assert b"42\r\n" in session.out[1]

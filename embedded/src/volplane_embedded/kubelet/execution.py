@@ -83,8 +83,10 @@ class RunningCommand:
     async def wait(self) -> tuple[int, str]:
         """Return its exit code and, if it could not be started, why."""
         reader, writer = await asyncio.open_connection(sock=self._connection)
+        line = b""
         try:
-            line = await reader.readline()
+            with contextlib.suppress(ConnectionError):
+                line = await reader.readline()
         finally:
             writer.close()
         if not line:

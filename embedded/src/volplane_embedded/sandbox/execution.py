@@ -27,6 +27,8 @@ def serve(spec: Spec, connection: socket.socket, execute: Callable[..., NoReturn
         line, streams, _, _ = socket.recv_fds(connection, _MOST_BYTES, 3)
         while not line.endswith(b"\n"):
             line += connection.recv(_MOST_BYTES) or b"\n"
+        for descriptor in (connection.fileno(), *streams):
+            os.set_inheritable(descriptor, False)  # the command gets its streams as 0 to 2, and nothing else
         end = _run(spec, line, streams, execute)
         connection.sendall(encode(end))
     except (OSError, ValueError):

@@ -95,7 +95,7 @@ def test_aggregated_discovery_tells_all_at_once() -> None:
     assert pods["scope"] == "Namespaced"
     assert pods["categories"] == ["all"]
     subresources = [entry["subresource"] for entry in pods["subresources"]]
-    assert subresources == ["binding", "eviction", "log", "portforward", "status"]
+    assert subresources == ["binding", "eviction", "exec", "log", "portforward", "status"]
     groups = {item["metadata"]["name"] for item in document("/apis", KUBECTL)["items"]}
     assert "storage.k8s.io" in groups
 
