@@ -10,10 +10,16 @@ import pytest
 from volplane.cli.main import main
 from volplane.controller.config import Configuration
 from volplane.errors import ConfigurationError
-from volplane_embedded.cli import dev
+from volplane.kube.client import Client
+from volplane.kube.kinds import STORAGE_CLASSES
+from volplane.kube.names import DEFAULT_CLASS
+from volplane_embedded.apiserver.server import ApiServer
+from volplane_embedded.cli import dev, development_cluster
 from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Directories, with_default_driver
 from volplane_embedded.cli.failed_start import undone_unless_started
 from volplane_embedded.cli.node_labels import parse_node_labels
+from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing.clock import now
 
 NODES = ("node-1", "node-2")
 
@@ -73,6 +79,7 @@ def said(statuses: list[Any], configuration: Configuration, capsys: pytest.Captu
         process=SimpleNamespace(driver_status=lambda: statuses),
         instances=(),
         directories=SimpleNamespace(volumes="/volumes"),
+        default_class="standard",
     )
     plan: Any = SimpleNamespace(
         settings=SimpleNamespace(data=None), nodes=1, distributed=False, configuration=configuration
@@ -144,3 +151,17 @@ async def test_the_introduction_does_not_wait_for_drivers_after_ctrl_c() -> None
         await dev._wait_for_drivers(cluster, stop)
     gc.collect()
     assert not reported
+
+
+async def test_a_cluster_without_classes_begins_with_one_for_claims_that_name_none(tmp_path: Path) -> None:
+    server = ApiServer(now=now)
+    client = Client(InProcessTransport(server))
+    directories = Directories.beneath(tmp_path)
+    configured = with_default_driver(Configuration(), directories, 1)
+    assert await development_cluster._default_class(client, configured, distributed=False) == "standard"
+    [made] = (await client.list(STORAGE_CLASSES)).items
+    assert (made.provisioner, made.annotation(DEFAULT_CLASS)) == (DEFAULT_DRIVER, "true")
+    assert await development_cluster._default_class(client, configured, distributed=False) == "standard"
+    await client.patch(STORAGE_CLASSES, "standard", {"metadata": {"annotations": None}})
+    assert await development_cluster._default_class(client, configured, distributed=False) == ""
+    server.close()

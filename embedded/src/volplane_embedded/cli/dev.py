@@ -163,6 +163,7 @@ async def _serve(plan: _Plan, directories: Directories, started: Callable[[], No
             labels=plan.labels,
             distributed=plan.distributed,
             address=plan.address,
+            default_class=True,
         ) as cluster,
         serve_page(cluster.client, answers_of(cluster.process)) as page,
     ):
@@ -200,6 +201,8 @@ def _print_introduction(console: Console, plan: _Plan, cluster: DevelopmentClust
         console.warning(
             'no driver, so nothing provisions: pip install "volplane[hostpath]", or name drivers in --config'
         )
+    if cluster.default_class:
+        console.line(f"class {cluster.default_class} for claims that name none")
     console.line(f"kubeconfig {embedded.kubeconfig}")
     console.line(f"page {page}")
     console.line()

@@ -19,7 +19,8 @@ from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
-from volplane.kube.kinds import LEASES
+from volplane.kube.kinds import LEASES, STORAGE_CLASSES
+from volplane.kube.names import DEFAULT_CLASS
 from volplane.process.duties import NODE_CONTROLLERS
 from volplane.process.process import ControllerProcess, Options
 from volplane_embedded.cli.embedded_server import EmbeddedServer, ServerSettings, embedded_server, make_directory
@@ -32,6 +33,8 @@ DEFAULT_BACKEND = "hostpath"
 DEFAULT_DRIVER = "hostpath.volplane.dev"
 FORMER = "volplane-dev_"
 """How the holder of the Lease begins, of this process and those before it on the same data."""
+STANDARD = "standard"
+"""The class that a cluster without any begins with, by the name that other local clusters give it."""
 NEW_DRIVERS_SECONDS = 1.0
 """How often a node looks for drivers that have become usable."""
 
@@ -65,6 +68,8 @@ class DevelopmentCluster:
     instances: Sequence[ControllerProcess]
     client: Client
     directories: Directories
+    default_class: str = ""
+    """The class of claims that name none."""
 
 
 def with_default_driver(
@@ -103,6 +108,20 @@ def _of_node(configuration: Configuration, root: Path) -> Configuration:
     return replace(configuration, drivers=drivers)
 
 
+async def _default_class(client: Client, configured: Configuration, *, distributed: bool) -> str:
+    """Return the class of claims that name none. A cluster without classes gets one, of the first driver."""
+    classes = (await client.list(STORAGE_CLASSES)).items
+    if classes or not configured.drivers:
+        return next((each.name for each in classes if each.annotation(DEFAULT_CLASS) == "true"), "")
+    body = STORAGE_CLASSES.body(
+        metadata={"name": STANDARD, "annotations": {DEFAULT_CLASS: "true"}},
+        provisioner=configured.drivers[0].name,
+        allowVolumeExpansion=True,
+        volumeBindingMode="WaitForFirstConsumer" if distributed else "Immediate",
+    )
+    return (await client.create(STORAGE_CLASSES, body)).name
+
+
 @asynccontextmanager
 async def development_cluster(
     settings: ServerSettings,
@@ -114,12 +133,14 @@ async def development_cluster(
     labels: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     distributed: bool = False,
     address: HttpAddress | None = None,
+    default_class: bool = False,
 ) -> AsyncIterator[DevelopmentCluster]:
     """Run the cluster until the block ends, then stop pods, controllers and server in this order.
 
     exports: NFS exports of this machine, whose volumes pods get by a bind. labels: node -> more labels.
     distributed: a process of its own serves the volumes of each node, as `volplane run --node-name` does. address:
     where the controllers serve health, metrics and answers for commands; None = nowhere.
+    default_class: begin with a class for claims that name none, unless there are classes.
     Raises ConfigurationError for settings that cannot be used, ExceptionGroup if a part fails.
     """
     async with embedded_server(settings) as embedded:
@@ -143,6 +164,7 @@ async def development_cluster(
         options = Options(identity=f"{FORMER}{secrets.token_hex(4)}")
         await _end_former_term(client, options)
         configured = with_default_driver(configuration, directories, nodes, distributed=distributed)
+        chosen = await _default_class(client, configured, distributed=distributed) if default_class else ""
         process = ControllerProcess(client, configured, options, metrics=Metrics())
         instances = [
             ControllerProcess(
@@ -163,7 +185,12 @@ async def development_cluster(
             controllers = [group.create_task(each.run(stop), name="controllers") for each in (process, *instances)]
             try:
                 yield DevelopmentCluster(
-                    embedded=embedded, process=process, instances=instances, client=client, directories=directories
+                    embedded=embedded,
+                    process=process,
+                    instances=instances,
+                    client=client,
+                    directories=directories,
+                    default_class=chosen,
                 )
             finally:
                 stop.set()
