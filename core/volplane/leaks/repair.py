@@ -177,7 +177,7 @@ class Adoption:
 
         former: also the name of a driver, for what its predecessor made; `back` gives such a one the assets that have
         our marks. stopped: a person says that the predecessor does not run.
-        Raises ConfigurationError for our own id or an unknown driver, BackendError if a driver cannot be asked.
+        Raises ConfigurationError for our own id, an unknown id or driver, BackendError if a driver cannot be asked.
         """
         ours = self._cluster.cluster_id
         # The assets of this cluster have its marks.
@@ -189,12 +189,16 @@ class Adoption:
         if back and former not in self._drivers:
             raise ConfigurationError(f'--back: --from is "{former}", which is no driver here that had a predecessor')
         plan: list[Adoptable] = []
-        for name in [driver or former] if driver or former in self._drivers else self._drivers:
+        asked = [driver or former] if driver or former in self._drivers else self._drivers
+        for name in asked:
             view = self._cluster.drivers.get(name)
             if view is None:
                 raise Unavailable(f"driver {name} cannot be asked for its assets: {self._cluster.drivers.broken(name)}")
             if view.supports("list_assets") and (view.info.marks or former == name):
                 plan += await self._plan_of(view, former, back=back, stopped=stopped)
+        if not plan and former not in self._drivers:
+            of = f"driver{'s' if len(asked) > 1 else ''} {', '.join(asked)}"
+            raise ConfigurationError(f'--from is "{former}", and no asset of {of} carries the marks of that cluster')
         return plan
 
     async def _plan_of(self, view: DriverView, former: str, *, back: bool, stopped: bool) -> list[Adoptable]:

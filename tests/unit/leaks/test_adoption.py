@@ -120,6 +120,8 @@ async def test_what_cannot_be_asked_is_refused_with_what_would_be_right(cluster:
         await cluster.adoption.plan("old", "x")
     with pytest.raises(ConfigurationError, match='--back: --from is "old", which is no driver here'):
         await cluster.adoption.plan("old", back=True)
+    with pytest.raises(ConfigurationError, match='--from is "older", and no asset of driver shelf'):
+        await cluster.adoption.plan("older")
     await cluster.plane.drivers.stop_all()
     with pytest.raises(Unavailable, match=r"driver shelf\.example\.com cannot be asked"):
         await cluster.adoption.plan("old")
