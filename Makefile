@@ -155,7 +155,7 @@ $(BIN)/helm: constraints-helm.txt | $(STAMP)
 
 # URLS: project URLs for the metadata, which only the publisher knows: make dist URLS="Homepage=https://…"
 .PHONY: dist
-dist: $(STAMP) ## Build every wheel and source distribution into dist/, the same bytes each time
+dist: $(STAMP) ## Build wheels, source distributions, chart and checksums into dist/, the same bytes each time
 	@rm -rf dist
 	@$(BIN)/python -m tools.dist --out dist $(foreach url,$(URLS),--url "$(url)")
 

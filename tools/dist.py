@@ -1,4 +1,5 @@
-"""Build what is released: a source distribution and a wheel of each distribution, the same bytes from the same commit.
+"""Build what is released: a source distribution and a wheel of each distribution, the Helm chart, and the checksums of
+all in SHA256SUMS; the same bytes from the same commit.
 
 python -m tools.dist --out DIRECTORY [--url LABEL=URL]...
 
@@ -10,16 +11,20 @@ metadata: the repository does not know where it is published.
 from __future__ import annotations
 
 import argparse
+import gzip
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import yaml
 from hatchling.build import build_sdist, build_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +66,25 @@ def build(out: Path, urls: Mapping[str, str]) -> list[Path]:
             subprocess.run(["tar", "-xzf", str(source), "-C", directory], check=True)
             with chdir(Path(directory, source.name.removesuffix(".tar.gz"))):
                 built += [source, out / build_wheel(str(out))]
-    return built
+        built.append(_chart(stage / "deploy" / "chart", out))
+    sums = out / "SHA256SUMS"
+    lines = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(built))
+    sums.write_text("".join(lines), "ascii")
+    return [*built, sums]
+
+
+def _chart(chart: Path, out: Path) -> Path:
+    """Pack the chart as `helm package` does, with the times of the commit."""
+    version = yaml.safe_load((chart / "Chart.yaml").read_text("utf-8"))["version"]
+    packed = out / f"volplane-chart-{version}.tgz"
+    epoch = int(os.environ["SOURCE_DATE_EPOCH"])
+    with gzip.GzipFile(packed, "wb", mtime=epoch) as stream, tarfile.open(fileobj=stream, mode="w") as archive:
+        for path in sorted(each for each in chart.rglob("*") if each.is_file()):
+            entry = tarfile.TarInfo(f"volplane/{path.relative_to(chart)}")
+            entry.size, entry.mtime, entry.mode = path.stat().st_size, epoch, 0o644
+            with path.open("rb") as file:
+                archive.addfile(entry, file)
+    return packed
 
 
 def _projects(root: Path) -> Iterator[Path]:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -55,7 +56,19 @@ def metadata_of(wheel: Path) -> email.message.Message:
 
 def test_each_distribution_has_a_wheel_and_a_source_distribution(dist: Path) -> None:
     wanted = {f"{name}-0.1.0{end}" for name in NAMES for end in ("-py3-none-any.whl", ".tar.gz")}
-    assert {path.name for path in dist.iterdir()} == wanted
+    assert {path.name for path in dist.iterdir()} == wanted | {"SHA256SUMS", "volplane-chart-0.1.0.tgz"}
+
+
+def test_the_checksums_are_those_of_all_files(dist: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=dist, check=True, capture_output=True)
+    named = {line.split()[1] for line in (dist / "SHA256SUMS").read_text().splitlines()}
+    assert named == {path.name for path in dist.iterdir()} - {"SHA256SUMS"}
+
+
+def test_the_chart_is_packed_as_helm_packs_it(dist: Path) -> None:
+    with tarfile.open(dist / "volplane-chart-0.1.0.tgz") as archive:
+        names = set(archive.getnames())
+    assert {"volplane/Chart.yaml", "volplane/values.yaml", "volplane/values.schema.json"} <= names
 
 
 def test_another_build_gives_the_same_bytes(dist: Path, tmp_path: Path) -> None:
