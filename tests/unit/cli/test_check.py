@@ -18,6 +18,7 @@ import dataclasses
 import os
 import re
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -50,7 +51,20 @@ class Waiving(Good):
 class Hangs(Good):
     @hookimpl
     def delete(self, request):
+        print("it hangs", file=sys.stderr, flush=True)
         threading.Event().wait()
+
+
+class HangsOnce(Good):
+    calls = 0
+
+    @hookimpl
+    def delete(self, request):
+        HangsOnce.calls += 1
+        if HangsOnce.calls == 1:
+            print("it hangs", file=sys.stderr, flush=True)
+            threading.Event().wait()
+        return super().delete(request)
 
 
 class NeverBuilt(Good):
@@ -247,20 +261,37 @@ def test_threads_of_a_backend_that_hang_do_not_hold_the_command(run: Run) -> Non
     assert "FAIL  delete-removes-the-asset: delete did not return within 0.5 s" in ran.stdout
 
 
-def test_ctrl_c_ends_it_silently_while_a_hook_hangs(run: Run) -> None:
+def interrupted(backend: str, times: int = 1) -> tuple[int, str, list[str]]:
+    """Interrupt a check each time that a hook hangs; exit code, stdout, and the lines of stderr without progress."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "volplane", "check", "checked_backends:Hangs", "--in-process", *TWO],
+        [sys.executable, "-m", "volplane", "check", backend, "--in-process", *TWO],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stderr is not None
-    begun = process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (begun, process.returncode, out) == ("judging …\n", 130, "")
-    # Where nothing is a terminal, progress is a line from time to time; on a slow machine one comes meanwhile.
-    assert [line for line in err.splitlines() if not line.startswith("judging ")] == []
+    err = []
+    while times:
+        err.append(process.stderr.readline())
+        if "it hangs" in err[-1]:
+            process.send_signal(signal.SIGINT)
+            times -= 1
+    out, rest = process.communicate(timeout=60)
+    err += rest.splitlines(keepends=True)
+    # Where nothing is a terminal, progress is a line from time to time.
+    return process.returncode, out, [line for line in err if not line.startswith(("judging ", "it hangs"))]
+
+
+def test_ctrl_c_deletes_what_was_made_and_says_so(run: Run) -> None:
+    code, out, err = interrupted("checked_backends:HangsOnce")
+    assert (code, out) == (130, "")
+    assert err == ["warning: interrupted; nothing that was made here is left on the storage\n"]
+
+
+def test_a_second_ctrl_c_ends_the_deletion_too_and_says_what_is_left(run: Run) -> None:
+    code, out, err = interrupted("checked_backends:Hangs", times=2)
+    assert (code, out) == (130, "")
+    assert err == ["warning: left on the storage: memory-1\n"]
 
 
 def test_on_a_terminal_a_line_shows_how_many_rules_are_judged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

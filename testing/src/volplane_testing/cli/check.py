@@ -40,6 +40,7 @@ from volplane_testing.cli.subjects import (
 )
 from volplane_testing.conformance import RULES, Report, Rule, RuleResult, RuleStatus
 from volplane_testing.conformance.judging_apart import run_rules_apart
+from volplane_testing.conformance.violations import Interrupted
 from volplane_testing.qualification import Plan
 
 __all__ = ["register"]
@@ -185,7 +186,14 @@ def _judged(console: Console, chosen: Chosen, rules: tuple[Rule, ...]) -> Report
         def advance(_result: RuleResult) -> None:
             bar.advance()
 
-        return run_rules_apart(chosen.subject, rules, begin=lambda rule: bar.show(rule.name), observe=advance)
+        try:
+            return run_rules_apart(chosen.subject, rules, begin=lambda rule: bar.show(rule.name), observe=advance)
+        except Interrupted as end:
+            for each in end.left:
+                console.warning(f"left on the storage: {each}")
+            if not end.left:
+                console.warning("interrupted; nothing that was made here is left on the storage")
+            raise
 
 
 def _show(console: Console, report: Report, *, verbose: bool) -> None:

@@ -424,6 +424,18 @@ class Bench:
 
     # --- leaving ------------------------------------------------------------------------------------------------
 
+    def remains(self) -> tuple[str, ...]:
+        """Names of what the rule has made, or may have made, and not deleted so far."""
+        left, made = self._left, self._left.assets.values()
+        known = {each.demand.name for each in made} | {each.request.name for each in left.snapshots.values()}
+        asked = [*(each.name for each in left.demands.values()), *(each.name for each in left.asked.values())]
+        return (
+            *(each.asset.handle for each in made),
+            *(f"snapshot {each.snapshot.handle}" for each in left.snapshots.values()),
+            *(f"{name}, if it was made" for name in dict.fromkeys(asked) if name not in known),
+            *(f"group {each.name}, if it was made" for each in left.groups),
+        )
+
     def close(self) -> tuple[str, ...]:
         """Delete whatever the rule made, last first, and stop; what could not be deleted, and why.
 

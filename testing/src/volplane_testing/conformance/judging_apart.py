@@ -27,6 +27,7 @@ from volplane_testing.conformance.rule import Rule
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.running import run_rules
 from volplane_testing.conformance.subject import MakeSubject, Subject
+from volplane_testing.conformance.violations import Interrupted
 
 __all__ = ["run_rules_apart"]
 
@@ -40,7 +41,9 @@ _SILENCE: Final = 120.0
 """Seconds that the child may be silent outside of calls."""
 INTERRUPTED: Final = 128 + signal.SIGINT
 _FAREWELL: Final = 2.0
-"""Seconds that the child has to clean up after an interruption."""
+"""Seconds that the child has to end."""
+_CLEANING: Final = 15.0
+"""Seconds that the child has to delete what a rule has made, after an interruption."""
 
 
 def run_rules_apart(
@@ -54,12 +57,15 @@ def run_rules_apart(
 
     A call that holds the interpreter's lock for longer than its patience is a violation, and so is one that ends the
     process; no other rule is judged then. Raises VolplaneError or OSError if `subject` or building the backend does,
-    RuntimeError for its other exceptions, and PluginError if the process hangs or dies before the first rule. The
-    child is ended when this call is interrupted.
+    RuntimeError for its other exceptions, and PluginError if the process hangs or dies before the first rule. When this
+    call is interrupted, the child cleans up and is ended, and it raises Interrupted.
     """
     child = _Child(subject, rules)
+    supervision = _Supervision(child, rules, begin, observe)
     try:
-        return _Supervision(child, rules, begin, observe).report()
+        return supervision.report()
+    except KeyboardInterrupt:
+        raise Interrupted(supervision.left_behind()) from None
     finally:
         child.end()
 
@@ -100,6 +106,11 @@ class _Child:
             self._wait(_FAREWELL)
         self.kill()
 
+    def interrupt(self) -> None:
+        """Let it clean up; a second interruption is ignored."""
+        if self._status is None:
+            os.kill(self._pid, signal.SIGINT)
+
     def kill(self) -> None:
         """End it at once."""
         if self._status is None:
@@ -135,6 +146,20 @@ class _Supervision:
         self._rule: Rule | None = None
         self._calls: dict[int, tuple[str, float | None]] = {}
         self._results: dict[str, RuleResult] = {}
+        self._left: tuple[str, ...] = ()
+
+    def left_behind(self) -> tuple[str, ...]:
+        """Let the child clean up; what is on the storage then. A second interruption ends the cleaning."""
+        end = time.monotonic() + _CLEANING
+        try:
+            self._child.interrupt()
+            while self._child.messages.poll(max(0.0, end - time.monotonic())):
+                self._heard(*self._child.messages.recv())
+        except (EOFError, OSError):
+            pass  # it has said all
+        except KeyboardInterrupt:
+            self._child.kill()
+        return self._left
 
     def report(self) -> Report:
         """Follow the child to its end."""
@@ -176,6 +201,8 @@ class _Supervision:
                 self._add(RuleResult(self._rules[name], *rest))
             case "raised", (error,):
                 raise error
+            case "left", (names,):
+                self._left = names
             case "end", ():
                 return True
         return False
@@ -242,7 +269,11 @@ def _judged(
 ) -> tuple[str] | tuple[str, Exception]:
     """Judge and tell; the last message."""
     try:
-        run_rules(subject(), rules, begin=lambda rule: voice.say("rule", rule.name), observe=voice.tell)
+        begin, leave = lambda rule: voice.say("rule", rule.name), lambda names: voice.say("left", names)
+        run_rules(subject(), rules, begin=begin, observe=voice.tell, leave=leave)
+    except Interrupted as end:
+        voice.say("left", end.left)
+        raise
     except Exception as error:  # noqa: BLE001 - raised again in the parent
         _log.debug("judging failed", exc_info=True)
         return "raised", _sendable(error)

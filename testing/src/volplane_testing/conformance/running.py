@@ -11,7 +11,7 @@ from volplane_testing.conformance.report import Report, RuleResult, RuleStatus
 from volplane_testing.conformance.rule import Rule
 from volplane_testing.conformance.rules import RULES
 from volplane_testing.conformance.subject import MakeSubject, Subject, opened
-from volplane_testing.conformance.violations import HungCall, NotApplicable, Violation
+from volplane_testing.conformance.violations import HungCall, Interrupted, NotApplicable, Violation
 
 __all__ = ["first_obstacle", "judge", "run_rules"]
 
@@ -22,9 +22,12 @@ def run_rules(
     *,
     begin: Callable[[Rule], None] = lambda _rule: None,
     observe: Callable[[RuleResult], None] = lambda _result: None,
+    leave: Callable[[tuple[str, ...]], None] = lambda _left: None,
 ) -> Report:
     """Judge the rules in their order; `begin` is called with each rule before, and `observe` with its result. Raises
     what building the backend raises.
+
+    Interrupted at a KeyboardInterrupt, once what the rule made is deleted; `leave` hears before of what that is.
 
     make: the subject, or what gives a fresh one for each rule. Rules clean up behind themselves, so that one storage
     can serve all of them. After a call of the backend that does not return, no other rule is judged: its thread is in
@@ -41,7 +44,7 @@ def run_rules(
             result = RuleResult(rule, RuleStatus.NOT_JUDGED, f"{first} comes first")
         else:
             with opened(make) as subject:
-                result = judge(rule, subject)
+                result = judge(rule, subject, leave)
         hung = hung or result.hung
         results[rule.name] = result
         observe(result)
@@ -54,7 +57,7 @@ def first_obstacle(rule: Rule, statuses: Mapping[str, RuleStatus]) -> str | None
     return next((name for name in rule.after if statuses.get(name) in bad), None)
 
 
-def judge(rule: Rule, subject: Subject) -> RuleResult:
+def judge(rule: Rule, subject: Subject, leave: Callable[[tuple[str, ...]], None] = lambda _left: None) -> RuleResult:
     """Judge one rule. Raises VolplaneError if the backend cannot even be built and started."""
     begun = time.monotonic()
     try:
@@ -62,7 +65,11 @@ def judge(rule: Rule, subject: Subject) -> RuleResult:
     except Violation as why:
         hung = why.what if isinstance(why, HungCall) else ""
         return RuleResult(rule, RuleStatus.VIOLATED, str(why), seconds=time.monotonic() - begun, hung=hung)
-    status, reason = _status(rule, bench)
+    try:
+        status, reason = _status(rule, bench)
+    except KeyboardInterrupt:
+        leave(bench.remains())
+        raise Interrupted(bench.close()) from None
     calls = tuple(bench.calls)
     left = bench.close()
     if bench.hung is not None and status is not RuleStatus.VIOLATED:

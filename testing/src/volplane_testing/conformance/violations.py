@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["HungCall", "NotApplicable", "Violation"]
+__all__ = ["HungCall", "Interrupted", "NotApplicable", "Violation"]
 
 
 class Violation(AssertionError):
@@ -16,6 +16,14 @@ class HungCall(Violation):
         """what: the call that hangs."""
         super().__init__(message)
         self.what = what
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody ended the judging. left: what may still be on the storage, with the reason where that is known."""
+
+    def __init__(self, left: tuple[str, ...]) -> None:
+        super().__init__("interrupted")
+        self.left = left
 
 
 class NotApplicable(Exception):
