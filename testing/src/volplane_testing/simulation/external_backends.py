@@ -127,7 +127,8 @@ class ExternalBackend:
 
     def call(self, driver: Driver, request: HookRequest[R]) -> R:
         """Call a hook, and count it and its real time."""
-        self.calls[request.hook] += 1
+        if self._built.supports(request.hook):
+            self.calls[request.hook] += 1
 
         def late(seconds: float, where: str) -> None:
             self._run_context.violations.report(
@@ -140,7 +141,8 @@ class ExternalBackend:
 
     def cuts_off(self, hook: str) -> bool:
         """Tell whether a call of the hook can be made while the storage cannot be reached."""
-        return hook not in NEEDS_NO_STORAGE and bool(self.subject.unreachable or self.subject.outage)
+        able = self._built.supports(hook) and hook not in NEEDS_NO_STORAGE
+        return able and bool(self.subject.unreachable or self.subject.outage)
 
     def call_cut_off(self, driver: Driver, request: HookRequest[Any]) -> NoReturn:
         """Call a hook while the storage cannot be reached; it must not answer as if nothing were there."""
@@ -183,7 +185,7 @@ class ExternalBackend:
         """Return what was judged so far."""
         missing = {
             "what list_assets does not show (Subject.inspect)": self.subject.inspect is None,
-            "a storage that cannot be reached (Subject.unreachable or Subject.outage)": not self.cuts_off("find"),
+            "a storage that cannot be reached (Subject.unreachable or Subject.outage)": not self.cuts_off("provision"),
         }
         return Judged(dict(self.calls), tuple(what for what, lacks in missing.items() if lacks))
 
