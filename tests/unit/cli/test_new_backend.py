@@ -4,16 +4,47 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tomllib
+from importlib import resources
 from pathlib import Path
 
 import pytest
 import yaml
 
 from volplane.cli.main import main
-from volplane_testing.cli.new_backend import distribution_files
+from volplane.controller.config import parse_configuration
+from volplane_testing.cli.new_backend import Kind, distribution_files
+from volplane_testing.conformance import RULES
+
+CUMULUS = Path(__file__).resolve().parents[3] / "examples" / "cumulus"
+RENAMED = (
+    ("CumulusBackend", "%%class%%"),
+    ("FakeCumulus", "FakeDisks"),
+    (
+        "A backend for disks of Cumulus, a made-up cloud with a REST API (docs/how-to/write-a-cloud-backend.md).",
+        "Disks of a cloud with a REST API, by the kit of volplane (its docs/how-to/write-a-cloud-backend.md).",
+    ),
+    ("no machine of Cumulus", "no machine of this cloud"),
+    ("a disk of Cumulus", "a disk of this cloud"),
+    ("Disks of Cumulus.", "Disks of a cloud."),
+    ("The fake of Cumulus: its disks", "The fake cloud: its disks"),
+    ("cumulus = self._cumulus = Cumulus(", "calls = self._calls = Calls("),
+    ("Disks(cumulus, nodes)", "Disks(calls, nodes)"),
+    ("cumulus: Cumulus, nodes", "calls: Calls, nodes"),
+    ("self._cumulus, self._nodes, self._fences = cumulus,", "self._calls, self._nodes, self._fences = calls,"),
+    ("_cumulus.", "_calls."),
+    ("class Cumulus:", "class Calls:"),
+    ("cumulus.example.com", "%%host%%.example.com"),
+    ("cumulus:///", "%%host%%:///"),
+    (
+        'distribution: ClassVar[str] = "volplane"  # That of the plugin, once it is one.',
+        'distribution: ClassVar[str] = "%%distribution%%"',
+    ),
+)
+"""What the cloud that is written is called, and what the one of the how-to."""
 
 
 def python(*arguments: str, cwd: Path, **environment: str) -> str:
@@ -30,11 +61,14 @@ def python(*arguments: str, cwd: Path, **environment: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.parametrize(
+    "kind", ["directory", *(pytest.param(each, marks=pytest.mark.soak) for each in ("http", "cloud"))]
+)
 def test_a_new_backend_is_built_installed_and_passes_its_tests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["new-backend", "my_disks"]) == 0
+    assert main(["new-backend", "my_disks", "--kind", kind]) == 0
     assert 'pip install -e ".[dev]"' in capsys.readouterr().out
     made, site = tmp_path / "volplane-my-disks", tmp_path / "site"
     python(
@@ -57,18 +91,55 @@ def test_a_new_backend_is_built_installed_and_passes_its_tests(
     assert " passed" in told
     assert "failed" not in told
 
-    root = tmp_path / "root"
-    root.mkdir()
-    drivers = [{"name": "disks.example.com", "backend": "my_disks", "options": {"root": str(root)}}]
-    (made / "volplane.yaml").write_text(yaml.safe_dump({"drivers": drivers}))
     shown = python("-m", "volplane", "plugins", "--config", "volplane.yaml", cwd=made, PYTHONPATH=str(site))
     assert "volplane-my-disks 0.1.0" in shown
-    assert "disks.example.com" in shown
+    assert "my-disks.example.com" in shown
 
 
+@pytest.mark.parametrize("kind", [Kind.HTTP, Kind.CLOUD])
+def test_a_backend_of_each_kind_is_judged_at_once_by_its_name(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `pip install` leaves it: the package, and the metadata with its entry points."""
+    name = f"tried_{kind}"
+    for path, text in distribution_files(name, kind).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    metadata = tmp_path / "src" / f"volplane_{name}-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    points = [f"[{group}]\n{name} = {of[name]}\n" for group, of in project["entry-points"].items()]
+    (metadata / "entry_points.txt").write_text("\n".join(points))
+    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+
+    skipped = {"crash", "long", "strange", "outlives", "once", "odd"}  # what takes long: the soak test judges all
+    rules = [rule.name for rule in RULES if not skipped & set(rule.name.split("-"))]
+    assert main(["check", name, *(part for each in rules for part in ("--rule", each))]) == 0
+    where, result = capsys.readouterr().out.splitlines()
+    assert where.startswith(f"{name} is judged on its storage for tests, volplane_{name}.testing:subject")
+    assert re.fullmatch(r"\d+ kept, \d+ not applicable", result)
+    parse_configuration((tmp_path / "volplane.yaml").read_text(), "volplane.yaml")
+    assert [each["kind"] for each in yaml.safe_load_all((tmp_path / "dev.yaml").read_text())] == [
+        "StorageClass",
+        "PersistentVolumeClaim",
+        "Pod",
+    ]
+
+
+def test_the_cloud_that_is_written_is_the_one_of_the_how_to() -> None:
+    for ours, theirs in (("backend.py", "volplane_cumulus.py"), ("fake.py", "fake_cumulus.py")):
+        text = (CUMULUS / theirs).read_text("utf-8")
+        for old, new in RENAMED:
+            text = text.replace(old, new)
+        template = resources.files("volplane_testing.cli") / "templates" / "cloud" / f"{ours}.tmpl"
+        assert template.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize("name", ["disks", "my-disks", "a1_b2", "x" * 40])
-def test_every_file_is_whole(name: str) -> None:
-    files = distribution_files(name)
+def test_every_file_is_whole(name: str, kind: Kind) -> None:
+    files = distribution_files(name, kind)
     assert not [path for path, text in files.items() if "%%" in path + text]
     for path, text in files.items():
         if path.endswith(".py"):
