@@ -106,4 +106,4 @@ async def test_explain_names_the_trace_of_a_claim_and_of_its_volume() -> None:
         await harness.settle()
         told = harness.plane.explain("claim", "default/c"), harness.plane.explain("volume", f"pvc-{uid}")
     for each in told:
-        assert f"in logs as JSON all lines about it have the trace {uid.replace('-', '')}" in each.situation
+        assert each.logs == (f"the trace {uid.replace('-', '')}, of all lines as JSON",)

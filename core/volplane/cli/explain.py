@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 import typer
+from typer import Option
 
 from volplane._messages import nearest, size_text
 from volplane.asking.leader import LeaderSilent
@@ -27,7 +28,7 @@ from volplane.cli.framework.options import (
     Watching,
     completed,
 )
-from volplane.cli.trash import counted
+from volplane.cli.trash import counted, expired
 from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiForbidden, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
@@ -61,6 +62,7 @@ OBJECTS: Final[Mapping[str, Kind[Any]]] = {
 WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment", "volumegroupsnapshot", "volumesnapshot")
 NAMESPACED: Final = frozenset({"claim", "pod", "snapshot", "group"})
 MOST_ROWS: Final = 50
+Detailed = Annotated[bool, Option("--verbose", "-v", help="Also show by which names logs have it.", show_default=False)]
 PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
 
 
@@ -84,6 +86,7 @@ def explain(
     watch: Watching = False,
     config: ConfigFile = None,
     controllers: Controllers = DEFAULT_CONTROLLERS,
+    verbose: Detailed = False,
 ) -> None:
     """Explain where a claim, volume, class, pod, snapshot or attachment stands, and what happens next and when.
 
@@ -98,7 +101,7 @@ def explain(
     explanations, _ = asyncio.run(
         shown_again(
             lambda: asker.explain(subject, key),
-            lambda found: _show(console, output, *found),
+            lambda found: _show(console, output, *found, verbose=verbose),
             part=lambda found: found[0],
             again=watch,
         )
@@ -107,12 +110,19 @@ def explain(
         raise typer.Exit(1)
 
 
-def _show(console: Console, output: Output, explanations: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> None:
+def _show(
+    console: Console,
+    output: Output,
+    explanations: Sequence[Mapping[str, Any]],
+    notes: Sequence[str],
+    *,
+    verbose: bool,
+) -> None:
     if output is Output.TEXT:
         for each in explanations:
             if len(explanations) > 1:
                 console.heading(f"{each['kind']} {each['name']}")
-            for heading, part in PARTS:
+            for heading, part in (*PARTS, *([("In logs", "logs")] if verbose else ())):
                 if each[part]:
                     console.heading(heading)
                 for sentence in each[part]:
@@ -196,6 +206,7 @@ def status(
     all_namespaces: AllNamespaces = False,
     output: OutputFormat = Output.TEXT,
     watch: Watching = False,
+    verbose: Detailed = False,
 ) -> None:
     """Show drivers, volumes and claims by phase, running operations, and what waits for what.
 
@@ -207,7 +218,7 @@ def status(
     seen = asyncio.run(
         shown_again(
             lambda: _read(access, within),
-            lambda seen: _status(console, output, seen, within),
+            lambda seen: _status(console, output, seen, within, verbose=verbose),
             part=lambda seen: (seen.claims, seen.volumes, {**seen.told, "now": 0}),
             again=watch,
         )
@@ -243,7 +254,7 @@ async def _read(access: Access, within: str) -> _Seen:
             return _Seen(told={}, notes=(str(silent), *notes), volumes=volumes, claims=claims)
 
 
-def _status(console: Console, output: Output, seen: _Seen, within: str) -> None:
+def _status(console: Console, output: Output, seen: _Seen, within: str, *, verbose: bool) -> None:
     told, volumes, claims = seen.told, seen.volumes, seen.claims
     operations: list[Mapping[str, Any]] = told.get("operations", [])
     waiting = _waiting(claims, volumes, told.get("reasons", {}))
@@ -266,7 +277,14 @@ def _status(console: Console, output: Output, seen: _Seen, within: str) -> None:
         console.table(("KIND", "PHASE", "COUNT"), rows)
         kept, size = counted(volumes)
         if kept:
-            console.note(f"in the trash are {kept} volumes, {size_text(size)} together; `volplane trash -A` shows them")
+            over = expired(volumes)
+            ends = f", the time of {over} is over" if over else ""
+            console.note(
+                f"in the trash are {kept} volumes, {size_text(size)} together{ends}; `volplane trash -A` shows them"
+            )
+        if leaks := told.get("leaks"):
+            verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(leaks.items()))
+            console.note(f"the leak check has found: {verdicts}; `volplane leaks` shows them")
         for missing in told.get("missing", ()):
             console.note(missing)
         if waiting:
@@ -274,7 +292,15 @@ def _status(console: Console, output: Output, seen: _Seen, within: str) -> None:
             console.table(("KIND", "NAME", "PHASE", "REASON"), waiting, most=MOST_ROWS)
         if operations:
             console.heading("Operations")
-            shown = [(each["name"], each["driver"], each["phase"], each["error"] or "-") for each in operations]
+            shown = [
+                (
+                    each["name"] if verbose else f"{each['verb']} {each['key']}",
+                    each["driver"],
+                    each["phase"],
+                    each["error"] or "-",
+                )
+                for each in operations
+            ]
             console.table(("NAME", "DRIVER", "PHASE", "LAST ERROR"), shown, most=MOST_ROWS)
     else:
         names = ("kind", "name", "phase", "reason")
@@ -283,6 +309,7 @@ def _status(console: Console, output: Output, seen: _Seen, within: str) -> None:
             "leads": bool(told),
             "notes": seen.notes,
             "missing": told.get("missing", []),
+            "leaks": told.get("leaks", {}),
             "drivers": told.get("drivers", []),
             **counts,
             "trash": dict(zip(("volumes", "bytes"), counted(volumes), strict=True)),

@@ -300,3 +300,9 @@ def counted(volumes: Iterable[Volume]) -> tuple[int, int]:
     """Return how many of the volumes are in the trash, and their bytes together."""
     sizes = [capacity_of(each) // 10**9 for each in volumes if in_trash(each) is not None]
     return len(sizes), sum(sizes)
+
+
+def expired(volumes: Iterable[Volume]) -> int:
+    """Return how many of the volumes are still in the trash though their time there is over."""
+    records = [record for each in volumes if (record := in_trash(each)) is not None]
+    return sum(time_of(record.until, NEVER) <= datetime.now(UTC) for record in records)

@@ -14,20 +14,22 @@ from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch
 from volplane.controller.controller import Controller
 from volplane.controller.logs import trace_of
 from volplane.expand.modify import stages
-from volplane.intents.requests import trash_of_class
+from volplane.intents.requests import segments_of, split_parameters, trash_of_class
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import Claim, KubeObject, StorageClass, Volume, VolumeAttachment
+from volplane.leaks.comparison import Finding
 from volplane.operations.operation import OperationState, Phase
+from volplane.protection.finalizers import uses
 from volplane.snapshots.groups_objects import VolumeGroupSnapshot, group_content_name_of
 from volplane.snapshots.groups_operation import GROUP_QUEUE
 from volplane.snapshots.situation import situation_of, situation_of_group
 from volplane.snapshots.state import content_name_of
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, refers_to
-from volplane.state.naming import volume_name_of
+from volplane.state.naming import handle_of, volume_name_of, volume_source
 from volplane.trash.choice import after_claim
-from volplane.trash.decide import in_trash, trash_sentence
+from volplane.trash.decide import in_trash, seconds_left, trash_sentence
 
 _MOST_NAMES = 10
 _REFUSED_CLAIM = (
@@ -50,6 +52,8 @@ class Explanation:
     """Its operations, with their last errors."""
     next: tuple[str, ...] = ()
     """What happens next, and when."""
+    logs: tuple[str, ...] = ()
+    """By what its lines in logs are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +72,8 @@ class Explainer:
     """Whether this process changes the volumes of bound claims."""
     drivers: Sequence[str] = ()
     """Names of all configured drivers, usable or not."""
+    findings: Callable[[], Iterable[Finding]] = tuple
+    """What the last leak check found."""
 
     def explain(self, kind: str, key: str) -> Explanation:
         """Explain an object. kind: claim, volume, class, snapshot or group. key: `namespace/name`, or the name."""
@@ -81,7 +87,8 @@ class Explainer:
         item = caches[kind].get(key)
         if item is None:
             then = ("nothing, until somebody creates it", *((_REFUSED_CLAIM,) if kind == "claim" else ()))
-            return Explanation(kind=kind, name=key, found=False, situation=(f"there is no {kind} {key}",), next=then)
+            situation = (f"there is no {kind} {key}", *(self._found(key) if kind == "volume" else ()))
+            return Explanation(kind=kind, name=key, found=False, situation=situation, next=then)
         return self._class(item) if isinstance(item, StorageClass) else self._decided(item)
 
     def _decided(self, item: Claim | Volume) -> Explanation:
@@ -96,7 +103,7 @@ class Explainer:
             nothing = self._idle(item, attachments) or nothing
         else:
             kind, mine = "volume", self.controllers["volumes"]
-            situation = list(_volume(item, self.cluster))
+            situation = [*_volume(item, self.cluster), *self._found(item.name)]
             attachments = self.cluster.attachments_of(item)
         now = self.cluster.monotonic()
         then: list[str] = []
@@ -110,13 +117,12 @@ class Explainer:
                     decided.append(f"by the last one: {why}")
                 then = [*decided, *then] if each is mine else [*then, *decided]
         trace = trace_of(item, {self.cluster.volumes.kind.plural: self.cluster.volumes})
-        situation.append(f"in logs as JSON all lines about it have the trace {trace}")
         uids = {item.uid, *(each.uid for each in attachments)}
         running = [state for state in self.operations if state.uid in uids]
         waits = [
-            f"{state.name} ends, then this is decided anew"
+            f"{_short(state)} ends, then this is decided anew"
             if state.next_try is None
-            else f"{state.name} is tried again in {max(state.next_try - now, 0.0):.1f} s"
+            else f"{_short(state)} is tried again in {max(state.next_try - now, 0.0):.1f} s"
             for state in running
         ]
         return Explanation(
@@ -125,7 +131,14 @@ class Explainer:
             situation=tuple(situation),
             tried=tuple(what_it_does(state, now, tries=False) for state in running),
             next=tuple(waits or then or (nothing,)),
+            logs=(f"the trace {trace}, of all lines as JSON", *(f"the operation {state.name}" for state in running)),
         )
+
+    def _found(self, volume: str) -> Iterator[str]:
+        """Yield what the leak check found out about the asset of a volume, or one that has its name."""
+        for each in self.findings():
+            if volume in (each.volume, each.listed.name if each.listed is not None else None):
+                yield f"the leak check calls its asset on driver {each.driver} {each.verdict}: {each.detail}"
 
     def _snapshot(self, kind: str, key: str) -> Explanation:
         """Explain a VolumeSnapshot, or a group of them, by what is decided about it and its content."""
@@ -159,13 +172,19 @@ class Explainer:
             if class_of_claim(claim) == name and claim.status.phase != "Bound" and not claim.terminating
         ]
         shown = ", ".join(sorted(waiting)[:_MOST_NAMES]) + (", …" if len(waiting) > _MOST_NAMES else "")
+        driver = self.cluster.drivers.get(storage_class.provisioner)
+        flaw = driver.parameters_flaw(split_parameters(storage_class)[0]) if driver is not None else ""
         policy = f"volumes made for it have policy {storage_class.reclaim_policy}"
         if (kept := trash_of_class(storage_class)) is not None:
             policy += f", and are kept for {kept} once their claim is deleted"
         return Explanation(
             kind="class",
             name=name,
-            situation=(f"class {name} {self._served(storage_class)}", policy),
+            situation=(
+                f"class {name} {self._served(storage_class)}",
+                *([f"nothing is made for it: {flaw}"] if flaw else ()),
+                policy,
+            ),
             next=(f"claims that are not bound yet: {shown}" if waiting else "no claim waits for it",),
         )
 
@@ -173,7 +192,10 @@ class Explainer:
         cluster = self.cluster
         yield f"claim {claim.key} is {claim.status.phase or 'Pending'}" + going(claim)
         if claim.terminating:
-            yield f"its deletion waits for: {_holders(claim)}"
+            pods = [each.name for each in cluster.pods.by_index("claim", claim.key) if uses(each, claim)]
+            more = f", and {len(pods) - _MOST_NAMES} more" if len(pods) > _MOST_NAMES else ""
+            users = f"; pods use it: {', '.join(sorted(pods)[:_MOST_NAMES])}{more}" if pods else ""
+            yield f"its deletion waits for: {_holders(claim)}{users}"
         named = class_of_claim(claim)
         if named is None:
             default = cluster.default_class()
@@ -189,6 +211,7 @@ class Explainer:
                 yield f"it points at volume {name}, which does not exist"
             elif refers_to(volume, claim):
                 yield f"it and volume {name} ({volume.status.phase}) point at each other"
+                yield from self._found(name)
                 yield from after_claim(volume)
             else:
                 reference = volume.spec.claim_ref
@@ -280,8 +303,15 @@ def _volume(volume: Volume, cluster: ClusterState) -> Iterator[str]:
         claim = cluster.claims.get(reference.key)
         state = "does not exist" if claim is None else f"is {claim.status.phase or 'Pending'}"
         yield f"it names claim {reference.key}, which {state}"
+    source, places = volume_source(volume), segments_of(volume)
+    path = ":".join(str(source.fields[key]) for key in ("server", "path") if key in source.fields)
+    within = " or ".join("/".join(each.values()) for each in places)
+    parts = [handle_of(volume), f"at {path}" if path else "", f"in {within}" if within else ""]
+    yield f"its asset is {', '.join(filter(None, parts)) or 'unknown'}"
     yield f"its policy is {volume.spec.persistent_volume_reclaim_policy or 'Retain'}"
-    if (record := in_trash(volume)) is not None:
+    if (record := in_trash(volume)) is not None and seconds_left(record, cluster) <= 0:
+        yield f"its time in the trash is over since {record.until}: it is deleted as any other"
+    elif record is not None:
         yield f"{trash_sentence(volume, record)}; deleting the object destroys its data at once"
     else:
         yield from after_claim(volume)
@@ -306,18 +336,23 @@ def attachment_sentence(attachment: VolumeAttachment) -> str:
 
 def what_it_does(state: OperationState, now: float, *, tries: bool = True) -> str:
     """Return what an operation does now. tries: with the time of the next try if it waits for that."""
-    seconds = f"{max(0.0, now - state.since):.1f} s"
+    seconds, name = f"{max(0.0, now - state.since):.1f} s", _short(state)
     match state.phase:
         case Phase.QUEUED:
-            return f"{state.name} waits for its turn on driver {state.driver} for {seconds}"
+            return f"{name} waits for its turn on driver {state.driver} for {seconds}"
         case Phase.OVERRUN:
-            return f"{state.name} waits for {seconds} for a hook of driver {state.driver} that does not return"
+            return f"{name} waits for {seconds} for a hook of driver {state.driver} that does not return"
         case Phase.WAITING:
-            failed = f"{state.name} failed {state.failures} times, the last with: {state.error}"
+            failed = f"{name} failed {state.failures} times, the last with: {state.error}"
             if not tries or state.next_try is None:
                 return failed
             return f"{failed}; it is tried again in {max(0.0, state.next_try - now):.1f} s"
-    return f"{state.name} is running for {seconds} on driver {state.driver}"
+    return f"{name} is running for {seconds} on driver {state.driver}"
+
+
+def _short(state: OperationState) -> str:
+    """Return what an operation of the object is called; logs have its whole name."""
+    return f"{state.verb} ({state.node})" if state.node else state.verb
 
 
 def _next(action: Action) -> Iterator[str]:
@@ -337,4 +372,4 @@ def _next(action: Action) -> Iterator[str]:
         case Read(why=why):
             yield f"a live read: {why}"
         case Run(driver=driver):
-            yield f"{action.name} starts on driver {driver}"
+            yield f"{action.verb} starts on driver {driver}"

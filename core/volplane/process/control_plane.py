@@ -117,6 +117,7 @@ class ControlPlane:
             operations=self.operations.snapshot(),
             drivers=self.drivers.names(),
             binds=self.role.runs("binder"),
+            findings=self.leak_check.observations.findings,
             expands=not self.controllers.keys().isdisjoint(CHANGES),
         )
         return about.explain(kind, key)

@@ -68,10 +68,10 @@ class Beside:
             return record.class_is_gone(claim, class_name) if record.settled_metadata(claim) else Settled()
         if not cluster.has_driver(storage_class.provisioner):
             return self._end_intent(claim, reads)
+        if is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
+            return Wait(reason="waiting for first consumer: the scheduler has selected no node")
         if why := not_asked(claim, storage_class.provisioner):
             return Wait(reason=why)
-        if is_delayed(storage_class) and not claim.annotation(names.SELECTED_NODE):
-            return Wait(reason="the scheduler has not selected a node")
         return self._provision(claim, storage_class, reads)
 
     def _provision(self, claim: Claim, storage_class: StorageClass, reads: LiveReads) -> Action:

@@ -16,7 +16,9 @@ def waits_of_claim(claim: Claim, reasons: Reasons) -> list[tuple[str, str]]:
     """Return (phase, reason) of a claim that is not bound, and of each change that a bound one waits for."""
     phase = "Terminating" if claim.terminating else claim.status.phase
     if phase != "Bound":
-        return [(phase, reasons.get("claims", {}).get(claim.key, "-"))]
+        # What is being deleted waits for its pods.
+        held = reasons.get("pvcprotection", {}).get(claim.key) if claim.terminating else None
+        return [(phase, held or reasons.get("claims", {}).get(claim.key, "-"))]
     found = [reasons.get(changes, {}).get(claim.key) for changes in CHANGES]
     return [(phase, why) for why in found if why is not None]
 

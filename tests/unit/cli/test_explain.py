@@ -18,6 +18,7 @@ ANSWER = {
     "situation": ["claim team/data is Pending"],
     "tried": [],
     "next": ["in 3.0 s again: no volume"],
+    "logs": ["the trace 0123"],
 }
 
 
@@ -38,6 +39,15 @@ def test_a_claim_is_named_as_kubectl_names_it(arguments: tuple[str, ...], capsys
         assert main(["explain", *arguments, "--http", address]) == 0
     assert asked == [{"claim": "team/data"}]
     assert "  in 3.0 s again: no volume" in capsys.readouterr().out
+
+
+@pytest.mark.real_time
+def test_names_of_logs_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller({"/explain": lambda _: ANSWER}) as address:
+        assert main(["explain", "pvc/data", "--http", address]) == 0
+        assert "trace" not in capsys.readouterr().out
+        assert main(["explain", "pvc/data", "--http", address, "-v"]) == 0
+    assert capsys.readouterr().out.endswith("In logs\n  the trace 0123\n")
 
 
 @pytest.mark.real_time

@@ -42,3 +42,35 @@ def test_status_says_which_kinds_the_api_server_does_not_serve(
         assert missing in " ".join(capsys.readouterr().out.split())
         assert main(["status", *here, "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["missing"] == [missing]
+
+
+@pytest.mark.real_time
+def test_status_counts_leaks_and_has_names_of_logs_only_for_who_asks(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "provision-default/data[0123]"
+    running = {
+        "name": name,
+        "verb": "provision",
+        "key": "default/data",
+        "driver": "d",
+        "phase": "running",
+        "error": None,
+    }
+    answer = {
+        "drivers": [],
+        "operations": [running],
+        "leads": True,
+        "missing": [],
+        "reasons": {"claims": {"default/data": "no room"}},
+        "leaks": {"orphan": 2, "ghost": 1},
+    }
+    with controller({"/status": lambda _query: answer}) as address:
+        here = ("--kubeconfig", kubeconfig, "--http", address)
+        assert main(["status", *here]) == 0
+        shown = capsys.readouterr().out
+        assert "the leak check has found: 1 ghost, 2 orphan; `volplane leaks` shows them" in " ".join(shown.split())
+        assert "provision default/data" in shown
+        assert name not in shown
+        assert main(["status", *here, "-v"]) == 0
+        assert name in capsys.readouterr().out

@@ -68,6 +68,11 @@ def test_the_trash_is_shown_and_purged_only_if_a_person_insists(
     told = json.loads(capsys.readouterr().out)
     assert told["trash"] == {"volumes": 2, "bytes": 2 << 30}
     assert [each["kind"] for each in told["waiting"]] == ["claim"]
+    put(kubeconfig, "late", json.dumps({**RECORD, "until": "2020-01-01T00:00:00Z"}))
+    assert main(["status", "--http", f"127.0.0.1:{free_port()}", *here]) == 0
+    assert "in the trash are 3 volumes, 3Gi together, the time of 1 is over" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert main(["trash", "--yes", *here]) == 2
     assert main(["trash", "--purge", "pvc-uid-1", *here]) == 0
     assert on(kubeconfig, lambda client: client.find(VOLUMES, "pvc-uid-1")) is not None

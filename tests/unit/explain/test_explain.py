@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 
 from unit.attach.objects import CSI, attachment, node, pod
 from unit.binding.objects import claim, storage_class, volume
-from unit.deciding import StateOfTest, decide_resize, disk, state_with
+from unit.deciding import NOW, StateOfTest, decide_resize, disk, state_with
+from volplane.assets import ListedAsset
 from volplane.attach.attach_detach import waiting_nodes
 from volplane.controller.actions import Run, Settled
 from volplane.controller.controller import Controller
@@ -21,8 +24,11 @@ from volplane.explain.explain import (
     explain_attachment,
     what_it_does,
 )
+from volplane.kube import names
 from volplane.kube.objects import Claim, KubeObject, VolumeAttachment
+from volplane.leaks.comparison import Finding, Verdict
 from volplane.operations.operation import OperationState, Phase
+from volplane.schemas import Parameter, ParameterSchema
 
 DRIVER = "disk.example.com"
 KEY = "default/c"
@@ -145,16 +151,16 @@ def test_a_running_operation_is_told_with_its_age_and_what_follows() -> None:
     made = fast()
     running = operation(made.uid, phase=Phase.RUNNING, next_try=None)
     told = explained(made, storage_class(provisioner=DRIVER), operations=(running,))
-    assert told.tried == (f"{running.name} is running for 2.5 s on driver {DRIVER}",)
-    assert told.next == (f"{running.name} ends, then this is decided anew",)
+    assert told.tried == (f"provision is running for 2.5 s on driver {DRIVER}",)
+    assert told.next == ("provision ends, then this is decided anew",)
 
 
 def test_a_failed_operation_is_told_with_its_error_and_the_time_of_the_next_try() -> None:
     made = fast()
     failed = operation(made.uid, phase=Phase.WAITING, failures=3, error="disk full", next_try=1008.0)
     told = explained(made, storage_class(provisioner=DRIVER), operations=(failed,))
-    assert told.tried == (f"{failed.name} failed 3 times, the last with: disk full",)
-    assert told.next == (f"{failed.name} is tried again in 8.0 s",)
+    assert told.tried == ("provision failed 3 times, the last with: disk full",)
+    assert told.next == ("provision is tried again in 8.0 s",)
 
 
 def test_what_does_not_exist_is_not_found() -> None:
@@ -178,6 +184,85 @@ def test_a_class_says_whether_its_driver_is_served_and_who_waits_for_it() -> Non
     told = explainer(cluster).explain("class", "fast")
     assert told.situation[0] == f"class fast binds Immediate and is provisioned by {DRIVER}, which is served here"
     assert told.next == (f"claims that are not bound yet: {KEY}",)
+
+
+def test_a_class_names_a_parameter_that_its_driver_does_not_know_and_the_nearest_one() -> None:
+    known = ParameterSchema(parameters=(Parameter(name="tier", doc="Of the media."),))
+    cluster = state_with(storage_class(parameters={"teir": "fast"}), drivers=(disk(DRIVER, parameters=known),))
+    told = explainer(cluster).explain("class", "fast")
+    [refused] = [each for each in told.situation if each.startswith("nothing is made for it: ")]
+    assert "unknown parameter 'teir'" in refused
+    assert "did you mean 'tier'?" in refused
+
+
+def test_a_volume_names_its_handle_and_its_place() -> None:
+    def asset(**fields: Any) -> str:
+        told = explainer(state_with(volume(**fields))).explain("volume", "v").situation
+        return next(each for each in told if each.startswith("its asset is "))
+
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    affinity = {"required": {"nodeSelectorTerms": [term]}}
+    csi = {"driver": "x.io", "volumeHandle": "vol-1"}
+    assert asset(hostPath=None, csi=csi, nodeAffinity=affinity) == "its asset is vol-1, in a"
+    share = {"server": "filer", "path": "/export/v"}
+    noted = {"volplane.dev/handle": "h"}
+    assert asset(hostPath=None, nfs=share, annotations=noted) == "its asset is h, at filer:/export/v"
+
+
+def test_a_claim_that_is_being_deleted_names_its_pods() -> None:
+    going = claim(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["kubernetes.io/pvc-protection"], status=BOUND)
+    told = explained(going, pod("web-1"), pod("web-0"), pod("other", claim="d"))
+    assert "its deletion waits for: kubernetes.io/pvc-protection; pods use it: web-0, web-1" in told.situation
+
+
+def test_what_the_leak_check_found_is_told_of_volume_claim_and_what_has_no_volume() -> None:
+    used = claim(volumeName="v", annotations=MARKED, status=BOUND)
+    cluster = state_with(used, volume(claim=used, status=BOUND))
+    listed = ListedAsset(handle="h-2", name="pvc-2", capacity_bytes=1, owner=None)
+    ghost = Finding(verdict=Verdict.GHOST, driver=DRIVER, handle="h", volume="v", detail="it is not there")
+    orphan = Finding(verdict=Verdict.ORPHAN, driver=DRIVER, handle="h-2", volume="", detail="nobody", listed=listed)
+    about = explainer(cluster, findings=lambda: (ghost, orphan))
+    said = f"the leak check calls its asset on driver {DRIVER} ghost: it is not there"
+    assert said in about.explain("volume", "v").situation
+    assert said in about.explain("claim", KEY).situation
+    gone = about.explain("volume", "pvc-2")
+    assert (gone.found, gone.situation[1:]) == (
+        False,
+        (f"the leak check calls its asset on driver {DRIVER} orphan: nobody",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "says"),
+    [(60, "it is in the trash until "), (-60, "its time in the trash is over since ")],
+)
+def test_a_volume_whose_time_in_the_trash_is_over_says_so(left: int, says: str) -> None:
+    until = (NOW + timedelta(seconds=left)).isoformat()
+    record = json.dumps({"v": 1, "claim": "uid-gone", "released": "default/gone", "until": until, "since": until})
+    made = volume(
+        claim=claim("gone"),
+        annotations={names.PROVISIONED_BY: DRIVER, names.TRASH: "1m", names.TRASHED: record},
+        finalizers=["volplane.dev/reclaim"],
+        persistentVolumeReclaimPolicy="Delete",
+        status={"phase": "Released"},
+    )
+    told = explainer(state_with(made)).explain("volume", "v")
+    assert any(each.startswith(says) for each in told.situation)
+
+
+def test_beside_a_stock_binder_a_claim_waits_for_its_first_consumer() -> None:
+    late = storage_class(volumeBindingMode="WaitForFirstConsumer")
+    told = explained(fast(), late, drivers=(disk(DRIVER),), binder=False)
+    why = "waiting for first consumer: the scheduler has selected no node"
+    assert told.next == (f"nothing until something changes: {why}",)
+
+
+def test_names_of_logs_are_apart() -> None:
+    made = fast()
+    told = explained(made, storage_class(provisioner=DRIVER), operations=(operation(made.uid, phase=Phase.RUNNING),))
+    [trace, name] = told.logs
+    assert trace.startswith("the trace ")
+    assert name == f"the operation provision-{KEY}[{made.uid}]"
 
 
 def test_an_attachment_says_who_attaches_it_and_how_it_failed() -> None:
@@ -204,7 +289,7 @@ def test_what_waits_is_not_said_to_run(phase: Phase, words: str) -> None:
     made = fast()
     waiting = operation(made.uid, phase=phase)
     told = explained(made, storage_class(provisioner=DRIVER), operations=(waiting,))
-    assert told.tried == (f"{waiting.name} {words}",)
+    assert told.tried == (f"provision {words}",)
     assert what_it_does(waiting, 1000.0) == told.tried[0]
 
 
@@ -286,8 +371,8 @@ def test_what_a_claim_waits_for_may_be_its_attachment() -> None:
     run = Run(verb="attach", key="a", uid="u-a", driver="x.io", asset="v")
     failed = OperationState.of(run, phase=Phase.WAITING, failures=3, error="busy", since=997.5, next_try=1004.0)
     told = explained(*objects, operations=(failed,))
-    assert told.tried == (f"{failed.name} failed 3 times, the last with: busy",)
-    assert told.next == (f"{failed.name} is tried again in 4.0 s",)
+    assert told.tried == ("attach failed 3 times, the last with: busy",)
+    assert told.next == ("attach is tried again in 4.0 s",)
 
 
 def test_a_claim_whose_pod_waits_for_another_node_is_not_as_it_should_be() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
@@ -100,6 +101,7 @@ class _Answers:
             "leads": True,
             "missing": plane.missing,
             "reasons": reasons,
+            "leaks": {} if within else Counter(each.verdict for each in plane.leak_check.observations.findings()),
             "now": asyncio.get_running_loop().time(),
         }
 
