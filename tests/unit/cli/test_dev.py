@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
+from unit.binding.objects import claim, volume
 from volplane.cli.main import main
 from volplane.controller.config import Configuration
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
-from volplane.kube.kinds import STORAGE_CLASSES
+from volplane.kube.kinds import STORAGE_CLASSES, VOLUMES
 from volplane.kube.names import DEFAULT_CLASS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.cli import dev, development_cluster
 from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Directories, with_default_driver
 from volplane_embedded.cli.failed_start import undone_unless_started
+from volplane_embedded.cli.left_behind import say_what_is_left
 from volplane_embedded.cli.node_labels import parse_node_labels
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.clock import now
@@ -103,6 +105,58 @@ def test_it_says_what_to_install_where_there_is_no_driver(capsys: pytest.Capture
     out = said([], Configuration(), capsys)
     assert 'pip install "volplane[hostpath]"' in out
     assert DEFAULT_DRIVER not in out
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kept", "root", "says"),
+    [
+        (True, "here/volumes", ["left on the storage: 3; a start with the same --data goes on with it"]),
+        (
+            False,
+            "elsewhere",
+            [
+                "warning: left on the storage: h-1 of driver disks.example.com (volume v-1, of claim default/c)",
+                "warning: left on the storage: /v-2 of driver hostpath.volplane.dev (volume v-2)",
+                "warning: left on the storage: what was begun for claim default/d, if anything (pvc-uid-d)",
+                "warning: the objects are gone with this process: delete it by the means of the storage",
+            ],
+        ),
+        (
+            False,
+            "here/volumes",
+            [
+                "warning: left on the storage: h-1 of driver disks.example.com (volume v-1, of claim default/c)",
+                "warning: left on the storage: what was begun for claim default/d, if anything (pvc-uid-d)",
+                "warning: the objects are gone with this process: delete it by the means of the storage",
+            ],
+        ),
+    ],
+    ids=["kept", "in memory", "in memory and a temporary root"],
+)
+async def test_what_is_left_on_the_storage_is_said_at_the_end(
+    kept: bool, root: str, says: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_by = "pv.kubernetes.io/provisioned-by"
+    csi = {"driver": "disks.example.com", "volumeHandle": "h-1"}
+    disk = {"annotations": {made_by: "disks.example.com"}, "hostPath": None, "csi": csi}
+    volumes = [
+        volume("v-1", claim=claim("c"), **disk),
+        volume("v-2", annotations={made_by: DEFAULT_DRIVER, "volplane.dev/handle": "/v-2"}),
+        volume("by-hand"),
+    ]
+    claims = [claim("d", annotations={"volplane.dev/intent": "{}"})]
+
+    async def listed(kind: Any) -> Any:
+        return SimpleNamespace(items=volumes if kind is VOLUMES else claims)
+
+    places = SimpleNamespace(volumes=Path(root), pods=Path("here/pods"))
+    cluster: Any = SimpleNamespace(client=SimpleNamespace(list=listed), directories=places)
+    await say_what_is_left(dev.Console(), cluster, kept=kept)
+    told = capsys.readouterr()
+    assert (told.out + told.err).splitlines() == says
 
 
 # --- a start that fails -------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from volplane_embedded.cli.embedded_server import (
     server_settings,
 )
 from volplane_embedded.cli.failed_start import undone_unless_started
+from volplane_embedded.cli.left_behind import say_what_is_left
 from volplane_embedded.cli.node_labels import NodeLabels, parse_node_labels
 from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.node_status import node_names
@@ -172,6 +173,7 @@ async def _serve(plan: _Plan, directories: Directories, started: Callable[[], No
         if not stop.is_set():
             _print_introduction(Console(), plan, cluster, page)
         await stop.wait()
+        await say_what_is_left(Console(), cluster, kept=plan.settings.data is not None)
 
 
 async def _wait_for_drivers(cluster: DevelopmentCluster, stop: asyncio.Event) -> None:
