@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import socket
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from unit.binding.objects import claim, volume
 from volplane.cli.main import main
-from volplane.controller.config import Configuration
+from volplane.controller.config import Configuration, DriverSettings
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.kinds import STORAGE_CLASSES, VOLUMES
@@ -20,6 +21,7 @@ from volplane_embedded.cli.development_cluster import DEFAULT_DRIVER, Directorie
 from volplane_embedded.cli.failed_start import undone_unless_started
 from volplane_embedded.cli.left_behind import say_what_is_left
 from volplane_embedded.cli.node_labels import parse_node_labels
+from volplane_embedded.cli.served_twice import served_twice
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing.clock import now
 
@@ -105,6 +107,20 @@ def test_it_says_what_to_install_where_there_is_no_driver(capsys: pytest.Capture
     out = said([], Configuration(), capsys)
     assert 'pip install "volplane[hostpath]"' in out
     assert DEFAULT_DRIVER not in out
+
+
+def test_a_driver_that_another_process_serves_on_the_same_storage_is_named() -> None:
+    def driver(name: str, **options: object) -> DriverSettings:
+        return DriverSettings(name=name, backend="b", options=options)
+
+    mine = f"disks-{uuid.uuid4()}.example.com"
+    with served_twice([driver(mine, root="/srv/a")]) as first:
+        assert first == []
+        others = [driver(mine, root="/srv/a", shared=True), driver(mine, root="/srv/b"), driver("x." + mine)]
+        with served_twice(others) as second:
+            assert second == [mine]
+    with served_twice([driver(mine, root="/srv/a")]) as later:
+        assert later == []
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,12 @@ from volplane.controller.http import HttpAddress
 from volplane.drivers.driver import DriverStatus
 from volplane.errors import ConfigurationError
 from volplane.ui.server import serve_page
-from volplane_embedded.cli.development_cluster import DevelopmentCluster, Directories, development_cluster
+from volplane_embedded.cli.development_cluster import (
+    DevelopmentCluster,
+    Directories,
+    development_cluster,
+    with_default_driver,
+)
 from volplane_embedded.cli.embedded_server import (
     DataDirectory,
     Host,
@@ -36,6 +41,7 @@ from volplane_embedded.cli.embedded_server import (
 from volplane_embedded.cli.failed_start import undone_unless_started
 from volplane_embedded.cli.left_behind import say_what_is_left
 from volplane_embedded.cli.node_labels import NodeLabels, parse_node_labels
+from volplane_embedded.cli.served_twice import served_twice
 from volplane_embedded.kubelet.local_exports import LocalExport
 from volplane_embedded.kubelet.node_status import node_names
 
@@ -154,6 +160,17 @@ def _directories(data: Path | None, volumes: Path | None) -> Iterator[Directorie
 
 
 async def _serve(plan: _Plan, directories: Directories, started: Callable[[], None], stop: asyncio.Event) -> None:
+    configured = with_default_driver(plan.configuration, directories, plan.nodes, distributed=plan.distributed)
+    with served_twice(configured.drivers or ()) as taken:
+        for name in taken:
+            Console().warning(
+                f"another volplane dev of this machine serves driver {name} on the same storage: each takes what the "
+                "other has made for that of a foreign cluster"
+            )
+        await _serve_alone(plan, directories, started, stop)
+
+
+async def _serve_alone(plan: _Plan, directories: Directories, started: Callable[[], None], stop: asyncio.Event) -> None:
     async with (
         development_cluster(
             plan.settings,
