@@ -237,6 +237,16 @@ def test_an_option_with_which_the_storage_cannot_be_reached_shows_what_is_swallo
     assert "needs Subject.unreachable (--unreachable OPTION=VALUE) or Subject.outage" in out
 
 
+def test_a_backend_that_lacks_an_option_is_told_where_options_are_given(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volplane_testing.cli.subjects.GROUP", "no.fakes")
+    code, out, err = run("hostpath", *TWO)
+    assert code == 1
+    assert "hostpath is judged without options; --options FILE or --options KEY=VALUE gives it some" in out
+    assert "option 'root' is required" in err
+
+
 def test_a_module_whose_import_ends_the_process_is_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "exiting.py").write_text("import os\nos._exit(0)\n")
     code, out, err = run("exiting:Backend", *TWO)

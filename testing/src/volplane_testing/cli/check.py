@@ -158,8 +158,8 @@ def check(
     if progress_patience is not None:
         changes["progress_patience"] = progress_patience
     chosen = Chosen(backend, options_of(options), changes)
-    if chosen.fake:
-        console.note(f"{backend} is judged on its storage for tests, {chosen.fake}; --options name another")
+    if chosen.remark:
+        console.note(chosen.remark)
     report = _judged(console, chosen, rules)
     _show(console, report, verbose=verbose)
     if not report.passed:

@@ -112,6 +112,15 @@ class Chosen:
         found = importlib.metadata.entry_points(group=GROUP, name=self.backend)
         return next((f"{point.value}:subject" for point in found), "")
 
+    @property
+    def remark(self) -> str:
+        """What the storage is, where no option says it; "" where one does."""
+        if self.fake:
+            return f"{self.backend} is judged on its storage for tests, {self.fake}; --options name another"
+        if self.options or ":" in self.backend:
+            return ""
+        return f"{self.backend} is judged without options; --options FILE or --options KEY=VALUE gives it some"
+
     def _of(self, found: Any) -> Subject | MakeSubject:
         if isinstance(found, type):
             return self._changed(Subject(found, real_crashes=True))
