@@ -164,6 +164,8 @@ class DriverInfo:
     marks: bool = True
     """False: the storage keeps no owners and finds nothing by name; a saved state leads to what is made.
     All is listed without owner, `find_snapshot` by name is `Absent`, and volumes are taken over as they are."""
+    why_no_sources: str = ""
+    """Why it makes no volumes of snapshots, or of other volumes: for the people whose claims name one."""
     archives: bool = False
     """Whether it may keep what is in an asset when the volume is deleted, and `list_assets` lists that if asked to."""
     predecessor: Predecessor | None = None

@@ -155,13 +155,15 @@ class Explainer:
         if theirs is not None and content is not None:
             decided += _next(theirs.decide(content.key, LiveReads()))
         uids, now = {snapshot.uid, content.uid if content is not None else ""}, self.cluster.monotonic()
+        running = [each for each in self.operations if each.uid in uids]
         told = situation_of_group(snapshot, content) if grouped else situation_of(snapshot, content)
         return Explanation(
             kind=kind,
             name=key,
             situation=tuple(told),
-            tried=tuple(what_it_does(each, now) for each in self.operations if each.uid in uids),
+            tried=tuple(what_it_does(each, now) for each in running),
             next=tuple(decided) or ("nothing: everything is as it should be",),
+            logs=tuple(f"the operation {each.name}" for each in running),
         )
 
     def _class(self, storage_class: StorageClass) -> Explanation:

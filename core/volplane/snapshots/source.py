@@ -130,9 +130,14 @@ def obstacle_of(claim: Claim, source: TypedReference, driver: DriverView) -> str
         if source.api_group != GROUP:
             belongs = "the PVC source does not belong to the right APIGroup"
             return f"{belongs}. Expected {GROUP}, Got {source.api_group or 'none'}"
-        able = driver.supports("create_snapshot") and driver.supports("find_snapshot")
-        return "" if able else f'driver "{driver.name}" does not make volumes of snapshots; remove spec.dataSource'
-    return "" if driver.info.clones else f'driver "{driver.name}" does not copy volumes; remove spec.dataSource'
+        able, does = (
+            driver.supports("create_snapshot") and driver.supports("find_snapshot"),
+            "make volumes of snapshots",
+        )
+    else:
+        able, does = bool(driver.info.clones), "copy volumes"
+    why = f": {driver.info.why_no_sources}" if driver.info.why_no_sources else ""
+    return "" if able else f'driver "{driver.name}" does not {does}{why}; remove spec.dataSource'
 
 
 # --- the checks ---------------------------------------------------------------------------------------------------
@@ -216,8 +221,9 @@ def snapshot_refusal(wanted: Wanted, snapshot: KubeObject | None, content: KubeO
     # With the finalizer a try had begun before the deletion, and goes on.
     if snapshot.terminating and not snapshot.has_finalizer(names.RESTORED_SNAPSHOT):
         return f"snapshot {name} is currently being deleted"
+    failed = f": {snapshot.status.error.message}" if snapshot.status.error and snapshot.status.error.message else ""
     if not (bound := snapshot.status.bound_volume_snapshot_content_name):
-        return f"snapshot {name} not bound"
+        return f"snapshot {name} not bound{failed}"
     if not _NAME.fullmatch(bound):
         return f"snapshot {name} not bound: what its status names can be no content"
     about = f"snapshotcontent {bound} for snapshot {snapshot.key}"
@@ -230,8 +236,7 @@ def snapshot_refusal(wanted: Wanted, snapshot: KubeObject | None, content: KubeO
         different = f"a different CSI driver than requested by StorageClass {wanted.storage_class.name}"
         return f'{about} is handled by {different}: by "{content.spec.driver}", not by "{driver.name}"'
     if not snapshot.status.ready_to_use:
-        why = snapshot.status.error.message if snapshot.status.error is not None else ""
-        return f"snapshot {name} is not Ready" + (f": {why}" if why else "")
+        return f"snapshot {name} is not Ready{failed}"
     if not content.status.snapshot_handle:
         return f"snapshot handle {name} is not available"
     return _too_small(wanted, restore_size_of(snapshot)) or _other_mode(wanted.claim, content)

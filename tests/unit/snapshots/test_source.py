@@ -195,6 +195,10 @@ def test_a_record_without_its_source_calls_no_hook() -> None:
         ),
         ((snapshot(boundVolumeSnapshotContentName=None), content()), "snapshot s not bound"),
         (
+            (snapshot(boundVolumeSnapshotContentName=None, error={"message": "no room"}), content()),
+            "snapshot s not bound: no room",
+        ),
+        (
             (snapshot(), None),
             (
                 "error getting snapshotcontent content for snapshot default/s from api server: "
@@ -307,6 +311,11 @@ def test_a_content_that_names_the_csi_driver_of_the_driver_is_of_it() -> None:
         ),
         ({"dataSource": SNAPSHOT}, {"hooks": HOOKS}, f'driver "{DRIVER}" does not make volumes of snapshots'),
         ({"dataSource": PVC}, {"clones": ""}, f'driver "{DRIVER}" does not copy volumes'),
+        (
+            {"dataSource": PVC},
+            {"clones": "", "why_no_sources": "a folder is nobody's copy"},
+            f'driver "{DRIVER}" does not copy volumes: a folder is nobody\'s copy; remove spec.dataSource',
+        ),
         ({"dataSource": SNAPSHOT, "selector": {"matchLabels": {"a": "b"}}}, {}, "spec.selector matches no available"),
         ({"dataSourceRef": {**SNAPSHOT, "namespace": "../x"}}, {}, '"../x" is the name of no namespace'),
     ],
