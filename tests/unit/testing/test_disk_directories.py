@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from volplane_embedded.kubelet.attached_disks import disk_path
+import pytest
+
+from unit.binding.objects import volume
+from volplane_embedded.kubelet.attached_disks import AttachedDisks, disk_path
+from volplane_embedded.kubelet.mounts import MountError
 from volplane_testing.cloud import MemoryContents
 from volplane_testing.disks import DiskDirectory
 
@@ -42,3 +47,13 @@ def test_a_new_disk_of_a_name_that_was_there_before_has_nothing_of_it(tmp_path: 
         contents.begin("copy", "disk")
         contents.begin("disk", None)
         assert (contents.written("disk"), contents.written("copy")) == ([], ["secret"])
+
+
+async def test_a_volume_of_a_vendors_csi_driver_says_what_shows_its_disk_here() -> None:
+    asked: Any = None  # nothing is asked of the API server
+    theirs = volume(hostPath=None, csi={"driver": "disks.vendor.example", "volumeHandle": "d-1"})
+    with pytest.raises(MountError, match="no node plugin runs here") as why:
+        await AttachedDisks(asked, None).find(theirs, "node-1", block=False)
+    assert str(why.value).startswith("volume v is csi (driver disks.vendor.example): ")
+    assert "volplane fake BACKEND --disks DIR" in str(why.value)
+    assert str(why.value).endswith("start volplane dev with --disks DIR")

@@ -83,7 +83,7 @@ def dev(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where a mocked cloud that runs with the same option shows its disks, for pods with attached volumes.",
+            help="Where a storage for tests (volplane fake --disks) shows its disks, for pods with CSI volumes.",
             readable=False,
         ),
     ] = None,

@@ -69,8 +69,9 @@ class AttachedDisks:
         driver, handle = str(source.get("driver", "")), str(source.get("volumeHandle", ""))
         if self._disks is None:
             raise MountError(
-                f"volume {volume.name} is csi (driver {driver}): its disk can be used here only where a mocked cloud "
-                f"shows it; start volplane dev with --disks"
+                f"volume {volume.name} is csi (driver {driver}): no node plugin runs here, and its disk can be "
+                f"used only as a directory that its storage for tests shows (volplane fake BACKEND --disks DIR, or "
+                f"volplane_testing.disks.DiskDirectory); start volplane dev with --disks DIR"
             )
         node_id = await self._attached_to(volume, driver, handle, node)
         path = disk_path(self._disks, node_id, handle)
@@ -78,8 +79,8 @@ class AttachedDisks:
             contents = await asyncio.to_thread(path.resolve, strict=True)
         except OSError:
             raise MountError(
-                f"disk {handle} is attached to node {node} ({node_id}), and does not show in {self._disks}: does its "
-                f"mocked cloud run with the same --disks?"
+                f"disk {handle} is attached to node {node} ({node_id}), and does not show in {self._disks}: does the "
+                f"storage that shows it run with the same --disks?"
             ) from None
         if not block:
             return contents
