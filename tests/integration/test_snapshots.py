@@ -640,11 +640,16 @@ async def test_the_command_waits_until_the_cut_or_until_the_snapshot_is_ready() 
         world = World(cluster)
         await world.begin()
         made.delay = 600.0
+        heard: list[str] = []
         await command.wish(person(cluster), "default/data", "default/s")
-        cut = await command.until(person(cluster), "default/s", command.is_cut, 60.0)
+        cut = await command.until(person(cluster), "default/s", command.is_cut, 60.0, heard.append)
         assert not cut.status.ready_to_use
-        assert not command.is_ready(await command.until(person(cluster), "default/s", command.is_ready, 60.0))
-        assert command.is_ready(await command.until(person(cluster), "default/s", command.is_ready, 900.0))
+        assert not command.is_ready(
+            await command.until(person(cluster), "default/s", command.is_ready, 60.0, heard.append)
+        )
+        assert command.is_ready(
+            await command.until(person(cluster), "default/s", command.is_ready, 900.0, heard.append)
+        )
 
 
 async def test_the_command_says_why_nothing_can_be_cut() -> None:

@@ -21,6 +21,7 @@ from volplane.cli.framework.options import Namespace, completed, duration_option
 from volplane.errors import ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.names import DEFAULT_SNAPSHOT_CLASS
 from volplane.kube.objects import Claim, VolumeSnapshot
 from volplane.kube.quantity import format_bytes, parse
 from volplane.snapshots.source import GROUP, SNAPSHOT, is_name, restore_size_of
@@ -66,8 +67,8 @@ def snapshot(
     async def cut() -> VolumeSnapshot:
         async with access.cluster() as (client, _):
             await wish(client, claim, key, of_class)
-            with console.progress(f"waiting for snapshot {key}"):
-                return await until(client, key, reached, timeout)
+            with console.progress(f"waiting for snapshot {key}") as shown:
+                return await until(client, key, reached, timeout, shown.show)
 
     made = asyncio.run(cut())
     if reached(made):
@@ -76,6 +77,10 @@ def snapshot(
         return
     why = f": {made.status.error.message}" if made.status.error is not None else ""
     console.failed(f"snapshot {key} is not {'ready' if wait else 'cut'} yet{why}")
+    if "default snapshot class" in why:
+        console.sentence(
+            f"name one with --class, or mark one as the default by the annotation {DEFAULT_SNAPSHOT_CLASS}: true"
+        )
     raise typer.Exit(1)
 
 
@@ -114,14 +119,25 @@ async def wish(client: Client, claim: str, key: str, of_class: str = "") -> None
         raise
 
 
-async def until(client: Client, key: str, reached: Callable[[VolumeSnapshot], bool], seconds: float) -> VolumeSnapshot:
-    """Return the VolumeSnapshot once that is reached, once it has failed for good, or after so many seconds."""
+async def until(
+    client: Client,
+    key: str,
+    reached: Callable[[VolumeSnapshot], bool],
+    seconds: float,
+    tell: Callable[[str], None],
+) -> VolumeSnapshot:
+    """Return the VolumeSnapshot once that is reached, once it has failed for good, or after so many seconds.
+
+    tell: hears the error that it shows meanwhile.
+    """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     while True:
         made = await client.find(VOLUME_SNAPSHOTS, key)
         if made is None:
             raise VolplaneError(f"snapshot {key} was deleted meanwhile")
+        if made.status.error is not None:
+            tell(made.status.error.message)
         if reached(made) or is_terminal(made.status.error) or loop.time() > end:
             return made
         await asyncio.sleep(POLL_SECONDS)
@@ -193,8 +209,8 @@ def restore(
             for note in made.notes:
                 console.note(note)
             if wait and made.late:  # Whoever makes the pod may wait for this command.
-                with console.progress(f"waiting for snapshot {wanted.snapshot}"):
-                    ready = is_ready(await until(client, wanted.snapshot, is_ready, timeout))
+                with console.progress(f"waiting for snapshot {wanted.snapshot}") as shown:
+                    ready = is_ready(await until(client, wanted.snapshot, is_ready, timeout, shown.show))
                 return "can be used: a pod that uses it has it bound" if ready else ""
             with console.progress(f"waiting for claim {wanted.claim}"):
                 return "is bound" if not wait or await bound(client, wanted.claim, timeout) else ""

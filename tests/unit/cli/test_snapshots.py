@@ -9,7 +9,7 @@ import pytest
 
 from volplane.cli.controller_client import Access
 from volplane.cli.main import main
-from volplane.kube.kinds import STORAGE_CLASSES, VOLUME_SNAPSHOTS
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOTS
 
 pytestmark = pytest.mark.real_time
 
@@ -77,3 +77,24 @@ def test_a_claim_without_a_namespace_is_one_of_the_namespace_default(
     assert "there is no claim default/absent" in capsys.readouterr().err
     assert main(["snapshot", "team-a/", *here]) == 1
     assert 'the claim "team-a/" must be NAME or NAMESPACE/NAME' in capsys.readouterr().err
+
+
+async def test_what_a_snapshot_waits_for_is_told_with_what_to_do(
+    kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = {"message": "terminal: cannot find default snapshot class of driver d"}
+    async with cluster_client(Path(kubeconfig)) as client:
+        spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        claim = CLAIMS.body(metadata={"name": "cut", "namespace": "default"}, spec=spec)
+        await client.create(CLAIMS, claim)
+        await client.patch(CLAIMS, "default/cut", {"status": {"phase": "Bound"}}, subresource="status")
+        asked = ["snapshot", "cut", "--name", "s", "--kubeconfig", kubeconfig]
+        ended = asyncio.create_task(asyncio.to_thread(main, asked))
+        while await client.find(VOLUME_SNAPSHOTS, "default/s") is None:
+            await asyncio.sleep(0.05)
+        await client.patch(VOLUME_SNAPSHOTS, "default/s", {"status": {"error": error}}, subresource="status")
+        assert await ended == 1
+    told = capsys.readouterr()
+    assert "snapshot default/s is not cut yet: terminal: cannot find" in told.out
+    assert "name one with --class, or mark one as the default by the annotation snapshot.storage" in told.out
+    assert "waiting for snapshot default/s  terminal: cannot find" in told.err
