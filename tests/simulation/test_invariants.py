@@ -254,9 +254,10 @@ def test_an_error_inside_a_controller_is_a_violation() -> None:
 
 
 def test_every_invariant_is_shown_to_fail() -> None:
-    """Here, or in `test_backends.py`: nothing-unseen, which only storage outside of the simulation can break."""
+    """Here, or where only a backend under test can break it: `test_backends.py`, `unit/cli/test_sim.py`."""
     text = "".join(path.read_text("utf-8") for path in Path(simulation.__file__).parent.glob("*.py"))
     known = set(re.findall(r'(?:violations\.report\(|yield )\s*"([a-z]+(?:-[a-z]+)*)"', text))
     tables = [caught for caught in ALL_CAUGHT if caught is not CAUGHT_ON_NODES]
     planted = {invariant for caught in tables for _, invariant in caught.values()}
-    assert known == {*BY_HAND.values(), *planted, "no-internal-error", "nothing-unseen"}
+    of_backends = {"nothing-unseen", "an-outage-is-an-error"}
+    assert known == {*BY_HAND.values(), *planted, *of_backends, "no-internal-error"}

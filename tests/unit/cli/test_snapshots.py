@@ -83,7 +83,7 @@ async def test_what_a_snapshot_waits_for_is_told_with_what_to_do(
     kubeconfig: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = {"message": "terminal: cannot find default snapshot class of driver d"}
-    async with cluster_client(Path(kubeconfig)) as client:
+    async with Access(kubeconfig=Path(kubeconfig)).cluster() as (client, _):
         spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
         claim = CLAIMS.body(metadata={"name": "cut", "namespace": "default"}, spec=spec)
         await client.create(CLAIMS, claim)
