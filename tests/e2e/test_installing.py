@@ -42,6 +42,9 @@ def processes(directory: Path, kubeconfig: Path, installed: list[dict[str, Any]]
         arguments = [f"{name}={given.get(name, value)}" for name, value in (word.split("=", 1) for word in arguments)]
         program, verb = container["command"]
         assert program == "volplane"
+        if each["kind"] == "Deployment":
+            # `volplane dev`, which plays the cluster's own controllers, holds the Lease. It has no drivers.
+            arguments.append("--no-leader-elect")
         log = directory / f"{each['kind']}.log"
         started.append(Command(log, verb, *arguments, environment={**ENVIRONMENT, "KUBECONFIG": str(kubeconfig)}))
     return started

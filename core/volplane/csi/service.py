@@ -99,7 +99,7 @@ async def registered(driver: str, options: ServiceOptions) -> AsyncIterator[asyn
             stack.enter_context(owned(path))
             server = Server(Registration(driver, options.path, refused), path, SERVICES, stays=True)
             await server.start()
-            stack.push_async_callback(server.stop, 0.0)
+            stack.push_async_callback(server.stop, GRACE)  # The answer to a refusal may be on its way.
         yield refused
 
 

@@ -58,7 +58,8 @@ class MakesAnotherOne(MemoryBackend):
 
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
-        self.storage.assets.pop(request.name, None)
+        with self.storage.lock:
+            self.storage.assets.pop(request.name, None)
         return super().provision(request)
 
 
@@ -227,9 +228,10 @@ class Steals(MemoryBackend):
 class DetachesFromEverywhere(MemoryBackend):
     @hookimpl
     def detach(self, request: DetachRequest) -> Done | InProgress:
-        there = self.storage.by_handle(request.volume.handle)
-        if there is not None:
-            there.attached_to.clear()
+        with self.storage.lock:
+            there = self.storage.by_handle(request.volume.handle)
+            if there is not None:
+                there.attached_to.clear()
         return Done()
 
 
@@ -330,7 +332,8 @@ class TrustsSources(MemoryBackend):
 class ErasesNothing(MemoryBackend):
     @hookimpl
     def recycle(self, request: RecycleRequest) -> Erased:
-        self._there(request.volume)
+        with self.storage.lock:
+            self._there(request.volume)
         return Erased()
 
 

@@ -82,10 +82,11 @@ class LeavesAHalfWrittenFile(MemoryBackend):
 class UnmarksFirst(MemoryBackend):
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
-        there = self.storage.by_handle(request.volume.handle)
-        if there is not None and there.owner == request.volume.owner and not there.attached_to:
-            there.owner = replace(there.owner, claim_uid="deleted")
-            del self.storage.assets[there.name]
+        with self.storage.lock:
+            there = self.storage.by_handle(request.volume.handle)
+            if there is not None and there.owner == request.volume.owner and not there.attached_to:
+                there.owner = replace(there.owner, claim_uid="deleted")
+                del self.storage.assets[there.name]
         return super().delete(request)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,7 +130,7 @@ class FakeQuotas:
 
 def tree(root: Path) -> dict[str, Any]:
     """Return every path below the root with the contents of files and the modes of directories, without locks and
-    caches.
+    caches. What other threads remove or move meanwhile is left out.
     """
     found: dict[str, Any] = {}
     for above, directories, files in os.walk(root):
@@ -138,8 +138,10 @@ def tree(root: Path) -> dict[str, Any]:
             directories[:] = [name for name in directories if name not in _CHANGING]
         for name in files:
             if name not in _CHANGING:
-                found[f"{above}/{name}"] = Path(above, name).read_bytes()
-        found[above] = Path(above).stat().st_mode
+                with suppress(FileNotFoundError):
+                    found[f"{above}/{name}"] = Path(above, name).read_bytes()
+        with suppress(FileNotFoundError):
+            found[above] = Path(above).stat().st_mode
     return found
 
 

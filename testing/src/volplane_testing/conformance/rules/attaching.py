@@ -13,6 +13,7 @@ from volplane_testing.conformance.rules.deleting import delete_removes_the_asset
 from volplane_testing.conformance.rules.provisioning import (
     provision_again_gives_the_same_asset,
     provision_makes_an_asset,
+    the_listed_handle_is_the_provisioned_one,
 )
 from volplane_testing.conformance.violations import NotApplicable
 
@@ -154,7 +155,7 @@ def the_limit_of_a_node_is_kept(bench: Bench) -> None:
     bench.require_refused("attach", request, ResourceExhausted, why=f"{limit} are attached already", retry=True)
 
 
-@rule("attach", "detach", "list_assets", after=(attach_and_detach_work,))
+@rule("attach", "detach", "list_assets", after=(attach_and_detach_work, the_listed_handle_is_the_provisioned_one))
 def list_shows_where_assets_are_attached(bench: Bench) -> None:
     """`list_assets` names the node of an attached asset: the leak check repairs nothing that is in use."""
     made, node = _made_for_one_node(bench), bench.nodes()[0]

@@ -18,7 +18,10 @@ from volplane_testing.conformance.bench import Bench
 from volplane_testing.conformance.instance import Instance, shown
 from volplane_testing.conformance.outage import answers_nothing
 from volplane_testing.conformance.rule import rule
-from volplane_testing.conformance.rules.provisioning import provision_makes_an_asset
+from volplane_testing.conformance.rules.provisioning import (
+    provision_again_gives_the_same_asset,
+    provision_makes_an_asset,
+)
 
 __all__ = ["RULES"]
 
@@ -63,7 +66,7 @@ def a_storage_out_of_reach_is_not_empty(bench: Bench) -> None:
     bench.while_cut_off(check)
 
 
-@rule(waivable=False, after=(provision_makes_an_asset,))
+@rule(waivable=False, after=(provision_again_gives_the_same_asset,))
 def nothing_is_done_on_a_storage_out_of_reach(bench: Bench) -> None:
     """While the storage cannot be reached, no hook answers `Done` or `Erased`, and `probe` does not call it well."""
     made = bench.make()
