@@ -118,6 +118,7 @@ async def test_a_terminal_has_the_size_that_the_client_says_and_passes_on_its_ke
         await session.send(0, b"stty size; cat\nmarker\n")
         await session.until(b"43 132\r\nmarker\r\n")  # cat runs
         await session.send(0, b"\x03")  # ends cat, not the shell
+        await session.until(b"^C\r\n# ")  # Until it asks again, the shell forgets what it is told.
         await session.send(0, b"echo $((40 + 2)); exit 5\n")
         status = await session.ended()
     assert b"42\r\n" in session.out[1]
