@@ -353,7 +353,9 @@ def test_twenty_thousand_claims_are_a_page_like_any_other() -> None:
             await asyncio.sleep(0.01)
         await world.tab.wait("Number(document.querySelector('.body .row').dataset.place) > 5000")
         tasks = await world.tab.run("window.long")
-        assert len(tasks) <= 2, tasks  # A busy machine may stop any task.
+        # 50 ms of time of a processor; one of which others want a part as well gives the page less of it.
+        wait = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        assert len([each for each in tasks if each > 50 * wait]) <= 2, tasks
         await world.tab.press("/")
         for key in "c-1999":
             await world.tab.press(key)
