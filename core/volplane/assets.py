@@ -92,6 +92,9 @@ class InProgress:
     """Passed to that call in `context.state`, also after a crash: JSON values, at most 4 KiB, never secrets. It is
     kept in an annotation of the claim or volume, which many may read; on a claim it is sealed against changes. The
     repair of a leak has no object for it, so there it is lost with the process."""
+    progress: str = ""
+    """How far it is, for people, such as "3 of 10 GiB are copied": shown by `volplane explain`, and in an event once a
+    minute while a volume or snapshot is made."""
 
 
 @dataclass(frozen=True, slots=True)

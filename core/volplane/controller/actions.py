@@ -98,6 +98,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Set where an asset may be on several nodes at once: operations on different nodes do not exclude each other."""
     group: str = ""
     """Operations of a driver that are likely to fail together, as those of one storage class, share a retry budget."""
+    progress: str = ""
+    """How far earlier calls of the hook came, for people."""
     live: bool = False
     """Set by the runner if the last step of this pass wrote the object, so that the cache is as new as the server."""
 

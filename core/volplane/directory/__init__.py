@@ -1,7 +1,7 @@
 """For authors of backends whose volumes are directories of a file system: what they have in common.
 
 Markers that name the owner of a directory, handles, class parameters, paths from a template, checks of a demand,
-archives of what is deleted, copies of trees, what is used of volumes, and warnings that are told once.
+archives of what is deleted, copies of trees, what is used of volumes, and what is told of all that.
 Nothing here touches a file system. hostpath and nfs are built on it.
 """
 
@@ -51,6 +51,7 @@ from volplane.directory.parameters import (
     PathTemplate,
     check_demand,
 )
+from volplane.directory.progress import copy_progress, human
 from volplane.directory.reports import Reports
 from volplane.directory.snapshots import (
     SNAPSHOT_PARAMETERS,
@@ -95,11 +96,13 @@ __all__ = [
     "archived_volume",
     "check_demand",
     "check_name",
+    "copy_progress",
     "decode_fields",
     "encode_fields",
     "entry_of",
     "expires_at",
     "handle_of",
+    "human",
     "listed_archive",
     "name_of",
     "named_until",

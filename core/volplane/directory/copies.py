@@ -286,12 +286,19 @@ class TreeCopy(Generic[P]):
         self.checking = hint.get("pass") == 2
         """Whether this is the second pass."""
         self.counts = CopyCounts.of(hint.get("counts"))
+        self.copied: CopyCounts | None = None
+        """What the first pass has copied, if this process ended it."""
         self._path = _path_of(hint.get("path"), hint.get("following"))
         self._next = _name(hint.get("next"))
         """In a page: the first file that was not compared."""
         part = hint.get("file")
         self._file = _File(*map(_number, part)) if isinstance(part, Sequence) and len(part) == 3 else _File()
         self._stack: list[_Frame[P]] = []
+
+    @property
+    def offset(self) -> int:
+        """Bytes of the file in which the last slice ended that are done, and not in `counts`."""
+        return self._file.offset
 
     @property
     def hint(self) -> dict[str, Any]:
@@ -329,6 +336,7 @@ class TreeCopy(Generic[P]):
                 if not self._stack:
                     if self.checking:
                         return True
+                    self.copied = self.counts
                     self.checking, self.counts, self._file = True, CopyCounts(), _File()
                     self._path = []
                     self._open_path()

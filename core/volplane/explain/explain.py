@@ -349,7 +349,8 @@ def what_it_does(state: OperationState, now: float, *, tries: bool = True) -> st
             if not tries or state.next_try is None:
                 return failed
             return f"{failed}; it is tried again in {max(0.0, state.next_try - now):.1f} s"
-    return f"{name} is running for {seconds} on driver {state.driver}"
+    progress = f"; {state.progress}" if state.progress else ""
+    return f"{name} is running for {seconds} on driver {state.driver}{progress}"
 
 
 def _short(state: OperationState) -> str:

@@ -16,9 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from volplane._delays import LIVE_STATE_FORBIDS, LONG_CALL
 from volplane.assets import Asset, InProgress, VolumeSource
-from volplane.controller.actions import Queue, Recorder, Run, warning
+from volplane.controller.actions import EventRecord, Queue, Recorder, Run, warning
 from volplane.controller.controller import Work
 from volplane.controller.logs import traceparent
 from volplane.controller.metrics import Metrics
@@ -43,6 +45,8 @@ from volplane.state.records import ClaimIntent
 
 _MOMENT = 0.25
 """Seconds for which an answer of the server counts as a live read: a read may take as long."""
+
+_TELL_SECONDS = 60.0
 
 _OUT_OF_SIGHT = 60.0
 """Seconds between two looks at a claim that left the selector of this process's watch."""
@@ -197,6 +201,15 @@ class OperationDeps:
     def next_due(self, retry_after: float) -> float:
         """Return the loop time at which a hook that answered `InProgress` is called again."""
         return self.cluster.monotonic() + LONG_CALL.delay(asked=retry_after)
+
+    def tell(self, progress: str, before: object, event: EventRecord) -> float:
+        """Tell once a minute how far a long call is: `LongCall.told` of its step. before: its step until now."""
+        now = self.cluster.monotonic()
+        told = before.told if isinstance(before, LongCall) else now
+        if not progress or now < told + _TELL_SECONDS:
+            return told
+        self.recorder.record(replace(event, message=f"{event.message}: {progress}", same_as=event.message))
+        return now
 
 
 def _found(item: T | None, run: Run) -> T:

@@ -107,11 +107,14 @@ class OperationState:
     """How many in a row."""
     error: str | None = None
     """The text of the last failure."""
+    progress: str = ""
+    """How far earlier calls of the hook came, for people."""
 
     @classmethod
     def of(cls, run: Run, error: BaseException | str | None, **state: Any) -> OperationState:
         """Return the state of the operation that `run` names. state: the fields that `run` does not have."""
-        named = {each: getattr(run, each) for each in ("name", "verb", "key", "uid", "driver", "asset", "node")}
+        same = ("name", "verb", "key", "uid", "driver", "asset", "node", "progress")
+        named = {each: getattr(run, each) for each in same}
         return cls(error=None if error is None else str(error), **named, **state)
 
 

@@ -284,7 +284,8 @@ def _after_hook(
                 kept = replace(intent, v=INTENT_VERSION, state=dict(pending.state))
                 return record.record_intent(claim, kept, cluster, why="keep the driver's state")
             if left := pending.left(cluster.monotonic()):
-                return Wait(reason=f'driver "{driver.name}" is making the volume', seconds=left)
+                return Wait(reason=pending.said(f'driver "{driver.name}" is making the volume'), seconds=left)
+            return replace(record.run_provision(claim, storage_class, driver), progress=pending.progress)
         case Full():
             fresh = replace(intent, v=INTENT_VERSION, segment=None, state=None, discard=None, fence="")
             return terms.reschedule(claim, fresh, cluster)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from volplane import errors
 from volplane._delays import LONG_CALL
 from volplane.assets import Asset, InProgress
-from volplane.controller.actions import Run, warning
+from volplane.controller.actions import EventRecord, Run, warning
 from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
@@ -17,7 +17,7 @@ from volplane.intents.ownership import held_by_another
 from volplane.intents.record import provisioning_failed
 from volplane.intents.requests import asset_identity, provision_request, trash_of_class
 from volplane.kube import names
-from volplane.kube.kinds import VOLUMES
+from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, VolumeAttributesClass
 from volplane.operations.operation import Again
 from volplane.provision.decide import awaits_recognition
@@ -90,8 +90,10 @@ class ProvisionOperation:
             raise
         now = self.deps.cluster.monotonic()
         if isinstance(result, InProgress):
-            due = self.deps.next_due(result.retry_after)
-            progress.reached(Pending(dict(result.state), due, intent.state), now)
+            due, text = self.deps.next_due(result.retry_after), f"The volume is being made by {driver.name}"
+            event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningProgress", text)
+            told = self.deps.tell(result.progress, progress.step, event)
+            progress.reached(Pending(dict(result.state), due, intent.state, result.progress, told), now)
         else:
             progress.reached(Made(result), now)
 

@@ -86,8 +86,9 @@ def _make(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotSta
         return Wait(reason=f"the snapshot is cut and not ready yet{doing}", seconds=left)
     if status.snapshot_handle or content.spec.source.snapshot_handle or not may_cut(content, state):
         return run(FIND, content, driver)
-    first = _declare(content, driver, state)
-    return first or resume(content, intent_of(content), step, state) or run(CREATE, content, driver)
+    if (first := _declare(content, driver, state) or resume(content, intent_of(content), step, state)) is not None:
+        return first
+    return replace(run(CREATE, content, driver), progress=step.progress if isinstance(step, Cutting) else "")
 
 
 def _show(content: VolumeSnapshotContent, state: SnapshotState) -> Action | None:
@@ -327,4 +328,4 @@ def resume(
         kept = replace(intent, **{field: dict(step.state)})
         return annotate(content, {names.INTENT: write_intent(kept)}, why="keep the driver's state")
     left = step.left(state.cluster.monotonic())
-    return Wait(reason="the driver is at work on it", seconds=left) if left else None
+    return Wait(reason=step.said("the driver is at work on it"), seconds=left) if left else None

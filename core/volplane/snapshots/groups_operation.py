@@ -72,7 +72,7 @@ class GroupOperations:
             group=SnapshotIdentity(namespace=reference.namespace, name=reference.name, content=content.name),
             parameters=driver.typed_parameters(intent.parameters, of_snapshot=True),
         )
-        result = await ask(self.deps, driver, request, progress, intent.state)
+        result = await ask(self.deps, driver, request, progress, intent.state, about=self._about(content))
         if result is None:
             return
         made, wanted = {each.source for each in result.snapshots}, {each.handle for each in identities}
@@ -104,6 +104,11 @@ class GroupOperations:
         )
         found = await self.deps.hooks.call(driver, request)
         return found if isinstance(found, GroupSnapshot) else None
+
+    def _about(self, content: VolumeGroupSnapshotContent) -> tuple[Kind[Any], KubeObject]:
+        """Return what events are about: the group, unless another controller binds it."""
+        group = group_of_content(content, self.state) if self.state.binds() else None
+        return (GROUP_CONTENTS, content) if group is None else (GROUPS, group)
 
     def _found(self, progress: ContentProgress, found: GroupSnapshot) -> None:
         cluster = self.state.cluster
@@ -185,9 +190,7 @@ class GroupOperations:
             what = "Failed to check and update group snapshot content"
         failure = f"{what}: {error}"
         message = f"{failure}; next attempt in {self.deps.registry.next_delay(run, error):.3g} s"
-        group = group_of_content(content, self.state) if self.state.binds() else None
-        kind: Kind[Any] = GROUP_CONTENTS if group is None else GROUPS
-        about: KubeObject = content if group is None else group
+        kind, about = self._about(content)
         self.deps.recorder.record(warning(kind, about, reason, message, same_as=failure))
         progress.failed(failure)
         self.deps.queue(GROUP_QUEUE).enqueue(run.key)  # The failure is written before the next try.

@@ -85,15 +85,25 @@ async def ask(
     request: HookRequest[R | InProgress],
     progress: ContentProgress,
     given: Mapping[str, Any] | None,
+    *,
+    about: tuple[Kind[Any], KubeObject],
 ) -> R | None:
-    """Call the hook that cuts, and return what it made; None: it goes on. given: the recorded state of the call."""
+    """Call the hook that cuts, and return what it made; None: it goes on. given: the recorded state of the call.
+
+    about: what an event is about that tells how far it is.
+    """
     progress.attempted = None
     try:
         result = await deps.hooks.call(driver, request)
     finally:
         progress.attempted = deps.cluster.monotonic()
     if isinstance(result, InProgress):
-        progress.reached(Cutting(dict(result.state), deps.next_due(result.retry_after), given))
+        kind, item = about
+        text = f"{kind.kind} {item.key} is being made by {driver.name}"
+        event = EventRecord(kind, item, "Normal", "SnapshotPending", text)
+        told = deps.tell(result.progress, progress.step, event)
+        due = deps.next_due(result.retry_after)
+        progress.reached(Cutting(dict(result.state), due, given, result.progress, told))
         return None
     return result
 
@@ -166,7 +176,7 @@ class SnapshotOperations:
             snapshot=SnapshotIdentity(namespace=reference.namespace, name=reference.name, content=content.name),
             parameters=driver.typed_parameters(intent.parameters, of_snapshot=True),
         )
-        result = await ask(self.deps, driver, request, progress, intent.state)
+        result = await ask(self.deps, driver, request, progress, intent.state, about=self._about(content))
         if result is None:
             return
         if result.source and result.source != identity.handle:

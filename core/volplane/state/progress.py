@@ -28,6 +28,10 @@ class LongCall(msgspec.Struct, frozen=True):
     due: float
     given: Mapping[str, Any] | None = None
     """The recorded state that the call was made with; None = there was none."""
+    progress: str = ""
+    """How far it is, for people."""
+    told: float = 0.0
+    """Loop time of the last event that says so; before the first, of the first answer."""
 
     def unrecorded(self, recorded: Mapping[str, Any] | None) -> bool:
         """Return whether the state must be written to the object. recorded: the one that it has, None if it has none.
@@ -36,6 +40,10 @@ class LongCall(msgspec.Struct, frozen=True):
         """
         # If the record has changed since the call was made, another process called the hook later: its state counts.
         return recorded == self.given and recorded != self.state
+
+    def said(self, text: str) -> str:
+        """Return the text with how far it is."""
+        return f"{text}: {self.progress}" if self.progress else text
 
     def left(self, now: float) -> float:
         """Return the seconds until the call is due. now: loop time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import signal
 import threading
@@ -302,6 +303,23 @@ def test_a_copy_goes_on_where_it_was(site: Site, model: ModelServer, resume: str
             for data in [each.data, *(f.data for f in each.children.values())]
         )
         assert sum(written) <= total + MIB // 2
+
+
+@pytest.mark.usefixtures("short")
+def test_a_restore_says_how_much_of_its_snapshot_is_copied_and_records_its_place_rarely(
+    site: Site, model: ModelServer
+) -> None:
+    made = site.provision()
+    fill_model(model, made)
+    request, told, states = site.demand(source_snapshot=cut(site, made).handle), [], []
+    while isinstance(answer := site.backend.provision(request), InProgress):
+        told.append(answer.progress)
+        states.append(answer.state)
+        request = replace(request, context=replace(request.context, state=answer.state))
+    assert len(told) > 4
+    assert all(re.fullmatch(r"[0-9,]+ of 17 entries with .*B of .*B are (copied|compared)", each) for each in told)
+    assert told[-1].endswith("compared")
+    assert all(state == states[0] for state in states)
 
 
 @pytest.mark.usefixtures("short")

@@ -385,3 +385,9 @@ def test_a_claim_whose_pod_waits_for_another_node_is_not_as_it_should_be() -> No
     assert f"node node-b, where a pod needs it, waits for it: {waits}" in told.situation
     assert told.next == ("nothing until something changes",)
     assert not any("waits for it" in each for each in explained(used, made, node(), pod(), held).situation)
+
+
+def test_an_operation_that_goes_on_says_how_far_it_is() -> None:
+    run = Run(verb="provision", key=KEY, uid="u", driver=DRIVER, asset="a", progress="3 of 10 GiB are copied")
+    state = OperationState.of(run, None, phase=Phase.RUNNING, since=1.0)
+    assert what_it_does(state, 3.0) == f"provision is running for 2.0 s on driver {DRIVER}; 3 of 10 GiB are copied"

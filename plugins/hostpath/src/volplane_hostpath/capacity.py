@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -48,13 +46,3 @@ def room(space: Space, *, promised: int, others: int, overcommit_percent: int) -
     budget = usable * overcommit_percent // 100 - promised
     free_now = space.available * max(overcommit_percent, 100) // 100
     return max(0, min(budget, free_now))
-
-
-def human(size: int) -> str:
-    """Return a size as text, such as "1.5 GiB"."""
-    figure = float(size)
-    for unit in _UNITS:
-        if figure < 1024 or unit == _UNITS[-1]:
-            return f"{figure:.0f} {unit}" if figure == int(figure) else f"{figure:.1f} {unit}"
-        figure /= 1024
-    raise AssertionError(size)

@@ -23,12 +23,14 @@ from volplane.directory import (
     CopyParameters,
     CorruptMarker,
     TreeCopy,
+    copy_progress,
     decode_fields,
     encode_fields,
+    human,
 )
 from volplane.directory.snapshots import CONTENT
 from volplane_hostpath import subvolumes, syscalls
-from volplane_hostpath.capacity import Space, human
+from volplane_hostpath.capacity import Space
 from volplane_hostpath.copy_trees import DATA, LINKS, OLD, LocalTrees, Pair
 from volplane_hostpath.dirfd import (
     closing,
@@ -52,7 +54,7 @@ _TURN: Final = 0.7
 """Seconds to wait for the slice of another copy."""
 _AGAIN: Final = 0.2
 _TOLD: Final = 30.0
-"""Seconds after which it is told, and recorded, how far a copy is."""
+"""Seconds after which it is logged, and recorded, how far a copy is: a record is a write to the API."""
 _KEPT: Final = 1_000
 _ABANDONED: Final = 86_400.0
 """Seconds after which a copy counts as abandoned that no volume stands for."""
@@ -77,6 +79,8 @@ class Source:
     """Where it is; empty = everywhere."""
     open_again: Callable[[], int]
     """Opens what is in its place now."""
+    whole: CopyCounts | None = None
+    """What is in it, as far as that is known."""
 
     def require_there(self) -> None:
         """Raise `NotFound` unless the directory is still in its place, from where a deletion takes it first.
@@ -97,9 +101,9 @@ class _Work:
     """When it was begun: one that was begun again is another."""
     copy: TreeCopy[Pair]
     told: float
-    """When it was told how far it is (monotonic)."""
+    """When its place was recorded (monotonic)."""
     state: Mapping[str, Any]
-    """What was told."""
+    """What was recorded."""
 
 
 class Copies:
@@ -131,7 +135,7 @@ class Copies:
                 held.enter_context(thread_lock(self._turn, _TURN))
                 held.enter_context(locked_file(COPIES, root.directory(LOCKS), _TURN))
             except Unavailable:
-                return self._later(key, context)
+                return self._later(key, context, source)
             _refuse_full(root, source.label)
             container = held.enter_context(open_copy(root, key))
             os.utime(container)  # It is not abandoned.
@@ -145,7 +149,7 @@ class Copies:
                 return time.monotonic() - start >= longest or context.cancelled()
 
             if not copy.work(should_stop):
-                return self._later(key, context)
+                return self._later(key, context, source)
         self.forget(key)
         if copy.counts.mended:
             text = "%d entries of the copy of %s were wrong, and copied again"
@@ -169,17 +173,15 @@ class Copies:
         work.copy.trees = trees
         return work.copy
 
-    def _later(self, key: str, context: Context) -> InProgress:
+    def _later(self, key: str, context: Context, source: Source) -> InProgress:
         work = self._works.get(key)
         if work is None:
             return InProgress(retry_after=_AGAIN, state=context.state)
-        now = time.monotonic()
+        now, progress = time.monotonic(), copy_progress(work.copy, source.whole)
         if now - work.told >= _TOLD:
-            counts, doing = work.copy.counts, "compared" if work.copy.checking else "copied"
-            progress = f"{counts.entries:,} entries with {human(counts.bytes)} {doing}"
             context.log.info("%s: %s", key, progress)
-            work.told, work.state = now, {"copy": work.copy.hint, "progress": progress}
-        return InProgress(retry_after=_AGAIN, state=work.state)
+            work.told, work.state = now, {"copy": work.copy.hint}
+        return InProgress(retry_after=_AGAIN, state=work.state, progress=progress)
 
     def forget(self, key: str) -> None:
         """Forget a copy that is removed."""

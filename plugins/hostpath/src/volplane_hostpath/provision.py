@@ -33,9 +33,8 @@ from volplane import (
     Unsupported,
     VolumeSource,
 )
-from volplane.directory import CopyParameters, Handle, require_unchanged
+from volplane.directory import CopyParameters, Handle, human, require_unchanged
 from volplane.directory.snapshots import STRICT
-from volplane_hostpath.capacity import human
 from volplane_hostpath.copies import (
     Copies,
     Source,

@@ -170,10 +170,12 @@ def open_volume(root: Root, index: VolumeIndex, volume: VolumeIdentity, context:
         raise gone from None
     with closing(fd):
         refuse_mounts_below(root, fd, label)
+        whole = None
         if volume.owner is not None and marker is not None and marker.project is not None:
             figures = os.fstatvfs(fd)
-            refuse_too_large(root, (figures.f_blocks - figures.f_bfree) * figures.f_frsize, label)
-        yield Source(fd, volume.handle, label, size, segment, open_it)
+            whole = CopyCounts(bytes=(figures.f_blocks - figures.f_bfree) * figures.f_frsize)
+            refuse_too_large(root, whole.bytes, label)
+        yield Source(fd, volume.handle, label, size, segment, open_it, whole)
 
 
 @contextmanager
@@ -190,7 +192,7 @@ def open_snapshot(root: Root, handle: str) -> Iterator[Source]:
             return open_directory(DATA, container, root.mount, label=label)
 
         with closing(open_it()) as fd:
-            yield Source(fd, handle, label, marker.size_bytes, marker.segment, open_it)
+            yield Source(fd, handle, label, marker.size_bytes, marker.segment, open_it, marker.counts)
 
 
 class Snapshots:

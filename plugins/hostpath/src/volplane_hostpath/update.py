@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from volplane import AdoptRequest, AlreadyExists, Context, Ownership, ResourceExhausted
-from volplane_hostpath.capacity import human
+from volplane.directory import human
 from volplane_hostpath.dirfd import remove_entry
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.index import VolumeIndex

@@ -11,15 +11,24 @@ time, and not while something is deleted from the share.
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from volplane import Context, InProgress, ResourceExhausted, Unsupported
-from volplane.directory import CopyCounts, CopyParameters, CorruptMarker, TreeCopy, encode_fields, require_unchanged
+from volplane.directory import (
+    CopyCounts,
+    CopyParameters,
+    CorruptMarker,
+    TreeCopy,
+    copy_progress,
+    encode_fields,
+    require_unchanged,
+)
 from volplane_nfs.copy_trees import DATA, LINKS, NfsTrees, Pair
 from volplane_nfs.delete import SLICE, empty_trash
 from volplane_nfs.errors import printable
@@ -47,9 +56,10 @@ from volplane_nfs.volumes import read_fields
 COPIES: Final = b"copies"
 COPY: Final = b"copy"
 _CALL: Final = 5.0
-"""Seconds of copying in one call while nothing else waits: each call costs a write to the claim."""
+"""Seconds of copying in one call while nothing else waits."""
 _BUSY_AGAIN: Final = 1.0
 _TELL: Final = 30.0
+"""Seconds after which it is logged, and recorded, how far a copy is: a record is a write to the API."""
 _RESERVE: Final = 0.05
 """Part of the free space that a copy leaves."""
 
@@ -67,8 +77,8 @@ class Wanted:
     parameters: CopyParameters
     label: str
     """Of the source, for messages."""
-    needed: int | None = None
-    """Bytes that it is known to need."""
+    whole: CopyCounts | None = None
+    """What is in it, as far as that is known."""
 
 
 def control_directory(share: Share, handles: Handles, name: bytes, *, make: bool) -> bytes | None:
@@ -143,8 +153,11 @@ class Copies:
         self._running[wanted.key] = copy
         done = self._slices(copy, context)
         if not done:
-            self._tell(wanted, copy, context)
-            return InProgress(retry_after=0.0, state={**context.state, "copy": copy.hint})
+            progress = copy_progress(copy, wanted.whole)
+            if self._records(wanted):
+                context.log.info("%s: %s", wanted.label, progress)
+                context = replace(context, state={**context.state, "copy": copy.hint})
+            return InProgress(retry_after=0.0, state=context.state, progress=progress)
         try:
             require_unchanged(copy.counts, wanted.parameters, wanted.label)
         except BaseException:
@@ -166,13 +179,13 @@ class Copies:
             if waited_for() or self._others or self._clock() >= begun + _CALL:
                 return False
 
-    def _tell(self, wanted: Wanted, copy: TreeCopy[Pair], context: Context) -> None:
+    def _records(self, wanted: Wanted) -> bool:
+        """Return whether the place of a copy is to be recorded now: at first, where the answer is recorded anyway."""
         now = self._clock()
-        if now < self._told.setdefault(wanted.key, now) + _TELL:
-            return
+        if now < self._told.get(wanted.key, -math.inf) + _TELL:
+            return False
         self._told[wanted.key] = now
-        doing = "comparing" if copy.checking else "copying"
-        context.log.info("%s %s: %d entries, %d MiB", doing, wanted.label, copy.counts.entries, copy.counts.bytes >> 20)
+        return True
 
     # --- where it is made -----------------------------------------------------------------------------------------
 
@@ -224,10 +237,10 @@ class Copies:
         """Raise `ResourceExhausted` if the share has no space for the copy. Shared blocks need none."""
         free = free_bytes(self._share, handles)
         shares = CLONE not in self._offloads.refused and self._offloads.cloned
-        if shares or free is None or wanted.needed is None or wanted.needed <= free * (1 - _RESERVE):
+        if shares or free is None or wanted.whole is None or wanted.whole.bytes <= free * (1 - _RESERVE):
             return
         raise ResourceExhausted(
-            f"{self._share} has {free} bytes left, a copy of {wanted.label} needs {wanted.needed}, and "
+            f"{self._share} has {free} bytes left, a copy of {wanted.label} needs {wanted.whole.bytes}, and "
             f"{_RESERVE:.0%} are kept free: delete volumes, grow the file system, or set the option check_free_space "
             "to false",
             scope=str(self._share),

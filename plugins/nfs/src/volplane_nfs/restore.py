@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane import AlreadyExists, InProgress, InvalidArgument, NotFound, ProvisionRequest, Unavailable
-from volplane.directory import Handle, SnapshotHandle
+from volplane.directory import CopyCounts, Handle, SnapshotHandle
 from volplane_nfs.archive import DATA
 from volplane_nfs.copies import Copies, Wanted
 from volplane_nfs.delete import take_away
@@ -25,7 +25,7 @@ from volplane_nfs.parameters import ClassParameters
 from volplane_nfs.provision import make_parents, refuse_too_large, refuse_what_is_there
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.snapshots import read_snapshot, snapshot_data
-from volplane_nfs.space import free_bytes, used_bytes
+from volplane_nfs.space import free_bytes, used_counts
 from volplane_nfs.volumes import directory_attributes, read_marker, text
 
 _AGAIN: Final = 0.2
@@ -33,12 +33,12 @@ _AGAIN: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a volume is made of: the handle of a directory, the size that the volume has at least, what it holds."""
+    """What a volume is made of: the handle of a directory, the size that the volume has at least, and what it holds."""
 
     directory: bytes
     size_bytes: int
     label: str
-    needed: int | None
+    whole: CopyCounts | None
 
 
 def storage_of(request: ProvisionRequest) -> str | None:
@@ -93,7 +93,7 @@ def provision_copy(
                 },
                 parameters=parameters,
                 label=source.label,
-                needed=source.needed,
+                whole=source.whole,
             ),
             request.context,
             check_space=check_space,
@@ -128,7 +128,7 @@ def _source(share: Share, handles: Handles, request: ProvisionRequest) -> Source
         if found is None:
             raise NotFound(f"snapshot {snapshot.name} is not on {share}: it is deleted")
         directory = snapshot_data(share, handles, snapshot.name)
-        return Source(directory, found.size_bytes, f"snapshot {snapshot.name}", found.counts.bytes)
+        return Source(directory, found.size_bytes, f"snapshot {snapshot.name}", found.counts)
     volume = Handle.parse(request.source_volume or "")
     marker = None if volume is None else read_marker(share, handles.volumes, volume.volume_name.encode())
     if volume is None or marker is None or marker.owner.generation != volume.generation:
@@ -138,8 +138,7 @@ def _source(share: Share, handles: Handles, request: ProvisionRequest) -> Source
     place = directory_attributes(share, handles, marker.components)
     if place is None:
         raise NotFound(f"{text(share, marker.components)} of volume {marker.name} is gone: there is nothing to copy")
-    label, used = text(share, marker.components), used_bytes(share, place[1])
-    return Source(place[1], marker.capacity_bytes, label, used)
+    return Source(place[1], marker.capacity_bytes, text(share, marker.components), used_counts(share, place[1]))
 
 
 def _dress(share: Share, handles: Handles, copies: Copies, marker: VolumeMarker, parameters: ClassParameters) -> None:

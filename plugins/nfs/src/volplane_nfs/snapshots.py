@@ -40,7 +40,7 @@ from volplane_nfs.nfs4.files import (
 )
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, READLINK, REMOVE, Reply
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.space import used_bytes
+from volplane_nfs.space import used_counts
 from volplane_nfs.volumes import read_marker, text
 
 SNAPSHOTS: Final = b"snapshots"
@@ -103,7 +103,7 @@ def make_snapshot(
             },
             parameters=read_parameters(CopyParameters, request.parameters),
             label=text(share, volume.components),
-            needed=used_bytes(share, directory),
+            whole=used_counts(share, directory),
         )
         made = copies.work(handles, wanted, request.context, check_space=check_space)
         if isinstance(made, InProgress):

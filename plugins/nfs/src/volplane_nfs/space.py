@@ -13,6 +13,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, Final
 
 from volplane import Unavailable
+from volplane.directory import CopyCounts
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker
 from volplane_nfs.nfs4 import values_of
@@ -52,13 +53,13 @@ def free_bytes(share: Share, handles: Handles) -> int | None:
     return free_space(share.client.pipeline([space_request(handles)])[0])
 
 
-def used_bytes(share: Share, directory: bytes) -> int | None:
-    """Return the bytes that are counted for the quota of a directory; None if the server does not tell.
+def used_counts(share: Share, directory: bytes) -> CopyCounts | None:
+    """Return what is in a directory, by the bytes that are counted for its quota; None if the server does not tell.
 
     directory: its handle.
     """
     used = share.client.compound(PUTFH(directory), GETATTR(mask_of(QUOTA_USED)))[-1].get(QUOTA_USED)
-    return None if used is None else int(used)
+    return None if used is None else CopyCounts(bytes=int(used))
 
 
 def file_system_of(share: Share, handles: Handles) -> Hashable:
