@@ -72,6 +72,9 @@ class Asset:
     """Annotations of the volume for other controllers. Those that volplane writes itself win."""
     gid: int | None = None
     """Supplemental group for pods (annotation `pv.beta.kubernetes.io/gid`); None = none is needed."""
+    backing_snapshot: str = ""
+    """Handle of the snapshot that it shows, read only, without a copy: assets of one snapshot share its storage, and
+    deleting them leaves it; `delete_snapshot` raises `VolumeInUse` while there is one. "" = it has its own storage."""
     node_expansion_required: bool | None = field(default=None, compare=False)
     """Of an answer of `expand`: whether a node has to grow the file system, where that differs from volume to volume;
     None = as `DriverInfo.node_expansion_required`."""

@@ -49,6 +49,7 @@ from volplane.directory.parameters import (
     DirectoryParameters,
     KeptDirectoryParameters,
     PathTemplate,
+    check_backing,
     check_demand,
 )
 from volplane.directory.progress import copy_progress, human
@@ -94,6 +95,7 @@ __all__ = [
     "UsageReport",
     "VolumeMarker",
     "archived_volume",
+    "check_backing",
     "check_demand",
     "check_name",
     "copy_progress",

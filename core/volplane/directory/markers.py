@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -104,6 +104,9 @@ class Handle:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeMarker:
     """The owner and properties of a volume; the base of a backend's own marker, which adds fields."""
+
+    PATHS: ClassVar[re.Pattern[str]] = _PATH
+    """The paths that a marker may have."""
 
     name: str
     """Of the volume."""
@@ -201,7 +204,7 @@ class VolumeMarker:
             demand = dict(fields["demand"])
             int(demand["mode"], 8)
             # The marker may have been edited: a path that no template renders must not reach a system call.
-            if not _PATH.fullmatch(path := str(fields["path"])):
+            if not cls.PATHS.fullmatch(path := str(fields["path"])):
                 raise CorruptMarker(f"path {path!r}")
             return cls(
                 name=str(fields["name"]),

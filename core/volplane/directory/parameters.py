@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Annotated, Any
 
-from volplane.assets import VolumeMode
+from volplane.assets import AccessMode, VolumeMode
 from volplane.errors import InvalidArgument, OutOfRange, Unsupported
 from volplane.requests import ClaimIdentity, ProvisionRequest
 from volplane.schemas import Param, ParameterKind
@@ -27,6 +27,7 @@ __all__ = [
     "DirectoryParameters",
     "KeptDirectoryParameters",
     "PathTemplate",
+    "check_backing",
     "check_demand",
 ]
 
@@ -158,6 +159,17 @@ def check_demand(request: ProvisionRequest, *, copies: bool = False, images: boo
         raise OutOfRange(f"capacity {request.capacity_bytes} must be at least 1 byte")
     if request.limit_bytes is not None and request.limit_bytes < request.capacity_bytes:
         raise OutOfRange(f"limit {request.limit_bytes} is less than the request {request.capacity_bytes}")
+
+
+def check_backing(request: ProvisionRequest) -> None:
+    """Raise `InvalidArgument` unless the demand can be met by its snapshot itself, read only (`backingSnapshot`)."""
+    if request.source_snapshot is None:
+        raise InvalidArgument("parameter backingSnapshot: a claim of this class needs a VolumeSnapshot as dataSource")
+    if set(request.access_modes) != {AccessMode.READ_ONLY_MANY}:
+        raise InvalidArgument(
+            "parameter backingSnapshot: the volume is the snapshot itself, so claims of this class ask for "
+            f"ReadOnlyMany alone, not for {', '.join(request.access_modes)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

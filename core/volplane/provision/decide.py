@@ -394,6 +394,8 @@ def _annotations(storage_class: StorageClass, driver: DriverView, intent: ClaimI
             annotations[names.TRASH_EARLY] = early
     if asset.attributes and asset.source.kind != "csi":
         annotations[names.ATTRIBUTES] = json.dumps(dict(asset.attributes), ensure_ascii=False, sort_keys=True)
+    if asset.backing_snapshot:
+        annotations[names.BACKING_SNAPSHOT] = asset.backing_snapshot
     if asset.gid is not None:
         annotations[names.GID] = str(asset.gid)
     return annotations

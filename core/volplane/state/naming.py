@@ -256,9 +256,12 @@ class Overlaps:
 
 
 def _places(volume: Volume) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return where the volume is listed, and the node label by which it is pinned, if it is a path on nodes."""
+    """Return where the volume is listed, and the node label by which it is pinned, if it is a path on nodes.
+
+    One that shows a snapshot has no storage of its own: its deletion takes nothing away.
+    """
     source = volume_source(volume)
-    if not source.kind:
+    if not source.kind or volume.annotation(names.BACKING_SNAPSHOT):
         return (), ()
     if (path := _node_path(source)) is None:
         return tuple(dict.fromkeys(_named(volume, sought=False))), ()
@@ -269,7 +272,7 @@ def _places(volume: Volume) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _sought(volume: Volume, pins: Mapping[str, int]) -> Iterator[str]:
     """Yield the places at which volumes that share its storage are listed. pins: labels by which volumes are pinned."""
     source = volume_source(volume)
-    if not source.kind:
+    if not source.kind or volume.annotation(names.BACKING_SNAPSHOT):
         return
     if (path := _node_path(source)) is None:
         yield from _named(volume, sought=True)

@@ -19,11 +19,13 @@ import pytest
 
 from volplane import (
     Absent,
+    AccessMode,
     DeleteSnapshotRequest,
     Done,
     FindSnapshotRequest,
     InProgress,
     InspectRequest,
+    InvalidArgument,
     ListSnapshotsRequest,
     NotFound,
     OutOfRange,
@@ -493,6 +495,45 @@ def test_a_snapshot_of_a_subvolume_is_of_one_moment_and_deleted_like_others(new_
     assert contents(data) == before
     cutting.drop(snapshot)
     assert again.leftovers() == []
+
+
+def read_only(snapshot: Snapshot) -> dict[str, Any]:
+    modes = (AccessMode.READ_ONLY_MANY,)
+    return {"source_snapshot": snapshot.handle, "access_modes": modes, "parameters": {"backingSnapshot": True}}
+
+
+def test_a_volume_for_readers_is_a_read_only_subvolume_that_holds_no_snapshot(new_site: Any, btrfs: Path) -> None:
+    site = new_site(btrfs, overcommit_percent=1000, adopt_root=True, shared=True).start()
+    cutting = Cutting(site)
+    asset = site.provision(parameters={"subvolume": True, "gid": 7})
+    site.grow(site.path(asset))
+    snapshot = cutting.cut(site.volume(asset))
+    shown = cutting.provision("u2", **read_only(snapshot))
+    assert contents(site.path(shown)) == contents(site.path(asset))
+    with pytest.raises(OSError, match="Read-only"):
+        (site.path(shown) / "file0").write_text("written into a snapshot")
+    with pytest.raises(Unsupported, match="cannot be emptied"):
+        site.recycle(site.volume(shown, "u2"))
+    cutting.drop(snapshot)
+    assert contents(site.path(shown)) == contents(site.path(asset))
+    site.delete(site.volume(shown, "u2"))
+    site.delete(site.volume(asset))
+    assert site.leftovers() == []
+
+
+def test_a_snapshot_of_a_plain_directory_has_to_be_copied_for_readers(new_site: Any) -> None:
+    site = new_site(shared=True).start()
+    cutting = Cutting(site)
+    asset = site.provision()
+    snapshot = cutting.cut(site.volume(asset))
+    with pytest.raises(Unsupported, match="no subvolume of btrfs, and nothing else keeps pods from writing"):
+        cutting.provision("u2", **read_only(snapshot))
+    demand = {**read_only(snapshot), "access_modes": (AccessMode.READ_WRITE_ONCE,)}
+    with pytest.raises(InvalidArgument, match="not for ReadWriteOnce"):
+        cutting.provision("u3", **demand)
+    site.delete(site.volume(asset))
+    cutting.drop(snapshot)
+    assert site.leftovers() == []
 
 
 def test_a_subvolume_is_refused_on_another_file_system(site: Any) -> None:

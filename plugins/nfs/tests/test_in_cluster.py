@@ -72,3 +72,43 @@ async def test_a_claim_is_restored_from_a_snapshot_and_cloned_and_nothing_stays(
             cluster,
             lambda: not any(control[each].children for each in (b"volumes", b"snapshots", b"copies", b"trash")),
         )
+
+
+async def test_claims_for_readers_show_one_snapshot_which_goes_after_the_last_of_them() -> None:
+    model = ModelServer()
+    backend = backend_through(model.dial)
+    async with Cluster({DRIVER: lambda: backend({"shares": (MODEL,)})}) as cluster:
+        await cluster.create_class("shared")
+        await cluster.create_class("readers", parameters={"backingSnapshot": "true"})
+        await cluster.wait_bound(await cluster.create_claim("data", storage_class="shared"))
+        fill_node(model, volume_of(model, cluster, "data"))
+        body = {"metadata": {"name": "daily"}, "driver": DRIVER, "deletionPolicy": "Delete"}
+        cluster.api.create("volumesnapshotclasses", body)
+        spec = {"source": {"persistentVolumeClaimName": "data"}, "volumeSnapshotClassName": "daily"}
+        snapshot = cluster.api.create("volumesnapshots", {"metadata": {"name": "before"}, "spec": spec})
+        await eventually(
+            cluster,
+            lambda: (cluster.api.get("volumesnapshots", "before") or {}).get("status", {}).get("readyToUse"),
+        )
+        source = {"apiGroup": SNAPSHOTS, "kind": "VolumeSnapshot", "name": "before"}
+        for name in ("one", "two"):
+            fields = {"storage_class": "readers", "dataSource": source, "accessModes": ["ReadOnlyMany"]}
+            volume = await cluster.wait_bound(await cluster.create_claim(name, **fields))
+            assert volume["spec"]["nfs"]["readOnly"] is True
+            assert volume["spec"]["mountOptions"] == ["ro"]
+            assert volume["metadata"]["annotations"][names.BACKING_SNAPSHOT]
+        cluster.api.delete("volumesnapshots", "before")
+
+        def refused() -> bool:
+            events = cluster.api.events(snapshot)
+            return any("shown, without a copy, by volume pvc-" in each["message"] for each in events)
+
+        await eventually(cluster, refused)
+        cluster.api.delete("persistentvolumeclaims", "one")
+        await eventually(cluster, lambda: len(cluster.api.all("persistentvolumes")) == 2)
+        assert cluster.api.get("volumesnapshots", "before") is not None
+        assert contents(volume_of(model, cluster, "two")) == contents(volume_of(model, cluster, "data"))
+        cluster.api.delete("persistentvolumeclaims", "two")
+        await eventually(cluster, lambda: cluster.api.get("volumesnapshots", "before") is None)
+        await eventually(cluster, lambda: len(cluster.api.all("persistentvolumes")) == 1)
+        assert not model.share.children[b".volplane"].children[b"snapshots"].children

@@ -341,3 +341,10 @@ def test_two_disks_are_two(mine: Any, other: Any) -> None:
     ours, theirs = volume("mine", hostPath=None, **mine), volume("other", hostPath=None, **other)
     assert known(ours, theirs).of(ours) is None
     assert known(ours, theirs).of(theirs) is None
+
+
+def test_volumes_that_show_one_snapshot_share_nothing_that_a_deletion_takes_away() -> None:
+    shown = [at(name, "/data/s", annotations={"volplane.dev/backing-snapshot": "s"}) for name in ("one", "two")]
+    overlaps = known(*shown, at("other", "/data/s"))
+    assert [overlaps.of(each) for each in shown] == [None, None]
+    assert overlaps.of(at("mine", "/data/s")) == Overlap("other", "is that of")

@@ -65,6 +65,7 @@ from volplane.directory import (
     SNAPSHOT_PARAMETERS,
     Handle,
     UsageReport,
+    check_backing,
     check_demand,
     check_name,
     name_of,
@@ -100,6 +101,7 @@ from volplane_hostpath.provision import (
     fill_volume,
     finish_volume,
     forget_volume,
+    is_backed,
     is_copy,
     stage_volume,
 )
@@ -215,6 +217,8 @@ class HostPathBackend(BackendSpec):
         check_name(request.name)
         self._check_demand(request)
         parameters = ClassParameters.of(request.parameters, self._settings)
+        if parameters.backing_snapshot:
+            check_backing(request)
         if request.volume_mode is VolumeMode.BLOCK and parameters.quota != NONE:
             raise InvalidArgument(
                 "parameter quota: the image of a block volume of that size would not fit in; leave it out"
@@ -550,7 +554,10 @@ class HostPathBackend(BackendSpec):
                 refuse_not_static(root, self._index, path)
             return path
         _check_root(root, volume)
-        return _owned_marker(root, name_of(volume), volume).path
+        marker = _owned_marker(root, name_of(volume), volume)
+        if is_backed(marker):
+            raise Unsupported(f"{marker.name} is a snapshot, read only: it cannot be emptied")
+        return marker.path
 
 
 def _refuse_other_snapshot(root: Root, name: str, request: DeleteSnapshotRequest) -> None:

@@ -53,6 +53,7 @@ from volplane_hostpath.dirfd import (
     entry_exists,
     names_in,
     open_directory,
+    open_path,
     remove_entry,
     split,
 )
@@ -71,7 +72,7 @@ from volplane_hostpath.parent_directories import (
 from volplane_hostpath.project_quotas import REQUIRED, choose_number, limit_directory, unsupported
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.settings import HOST_PATH, Settings
-from volplane_hostpath.subvolumes import create, is_btrfs, is_subvolume
+from volplane_hostpath.subvolumes import create, is_btrfs, is_subvolume, make_read_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,10 @@ def finish_volume(
         _stage_again(root, index, marker, context)
         _first_wait(root, waits, marker)
         _rename_into_place(root, index, marker, context)
+    if is_backed(marker):
+        # One that is read only cannot be moved, so it is made so in its place.
+        with closing(open_path(marker.path, root.fd, root.mount, label=root.path)) as fd:
+            make_read_only(fd)
     # Second wait: what is returned exists after a power failure, with all directories above it. If the directory was in
     # place already, an earlier call may have failed before this wait.
     above = [(root.fd, parent) for parent in ancestors(marker.path)]
@@ -197,6 +202,11 @@ def _refuse_deleted(root: Root, marker: VolumeMarker) -> None:
 def is_copy(marker: VolumeMarker) -> bool:
     """Return whether the volume is made from a snapshot or another volume."""
     return marker.demand.get("source") is not None
+
+
+def is_backed(marker: VolumeMarker) -> bool:
+    """Return whether the volume is a snapshot, for readers."""
+    return bool(marker.demand.get("backing_snapshot"))
 
 
 def fill_volume(
@@ -217,7 +227,7 @@ def fill_volume(
     _refuse_deleted(root, marker)
     key, deadline = marker.entry, Deadline(context)
     try:
-        if marker.demand.get("subvolume"):
+        if marker.demand.get("subvolume") or is_backed(marker):
             _clone_subvolume(root, marker, source, deadline)
             source.require_there()
             _move_copy(root, index, waits, marker, context)
@@ -244,6 +254,12 @@ def fill_volume(
 
 
 def _clone_subvolume(root: Root, marker: VolumeMarker, source: Source, deadline: Deadline) -> None:
+    if is_backed(marker) and not is_subvolume(root, source.fd):
+        raise Unsupported(
+            f"parameter backingSnapshot: {source.label} is no subvolume of btrfs, and nothing else keeps pods from "
+            "writing into a directory of this machine: take the parameter out of the class, and it is copied",
+            nothing_done=True,
+        )
     if not is_subvolume(root, source.fd):
         raise Unsupported(
             f"{source.label} is no subvolume: make the copy with a class without the parameter subvolume",

@@ -139,6 +139,15 @@ class ClassParameters(CopyParameters, KeptDirectoryParameters):
         ),
     ] = False
 
+    backing_snapshot: Annotated[
+        bool,
+        Param(
+            "A claim that is made of a VolumeSnapshot of a subvolume, with the access mode ReadOnlyMany alone, gets a "
+            "read-only subvolume, which takes no space and no time. On another file system no such volume is made.",
+            name="backingSnapshot",
+        ),
+    ] = False
+
     @classmethod
     def of(cls, parameters: Mapping[str, Any], settings: Settings) -> ClassParameters:
         """Return the class's parameters with the driver's defaults; raises `InvalidArgument`."""
@@ -159,7 +168,8 @@ class ClassParameters(CopyParameters, KeptDirectoryParameters):
             "subvolume": self.subvolume,
             "block": request.volume_mode is VolumeMode.BLOCK,
         }
-        return {**super().demand(request), **own}
+        backing = {"backing_snapshot": True} if self.backing_snapshot else {}
+        return {**super().demand(request), **own, **backing}
 
 
 PARAMETERS = ParameterSchema.of(ClassParameters)

@@ -20,6 +20,8 @@ from volplane_hostpath.syscalls import ioctl_alone
 
 _CREATE, _DESTROY, _SNAPSHOT = 0x5000940E, 0x5000940F, 0x50009417
 _SYNC, _SUBVOLUME = 0x9408, 0x81F8943C
+_GET_FLAGS, _SET_FLAGS = 0x80089419, 0x4008941A
+_FLAGS: Final = struct.Struct("=Q")
 _INFORMATION: Final = struct.Struct("=352xQ144x")
 """struct btrfs_ioctl_get_subvol_info_args: only `otransid`, the transaction in which it was made."""
 _ARGUMENTS: Final = struct.Struct("=q4088s")
@@ -50,6 +52,13 @@ def snapshot(source: int, parent: int, name: str, *, read_only: bool) -> None:
     """Make a copy of an open one. Raises OSError."""
     flags = _READ_ONLY if read_only else 0
     _call(parent, _SNAPSHOT, _ARGUMENTS_2.pack(source, 0, flags, os.fsencode(name)))
+
+
+def make_read_only(fd: int) -> None:
+    """Let nobody write into an open one any more. Raises OSError."""
+    (flags,) = _FLAGS.unpack(fcntl.ioctl(fd, _GET_FLAGS, bytes(_FLAGS.size)))
+    if not flags & _READ_ONLY:
+        fcntl.ioctl(fd, _SET_FLAGS, _FLAGS.pack(flags | _READ_ONLY))
 
 
 def snapshot_together(root: int, pairs: Sequence[tuple[int, int]], name: str, *, head_start: float) -> set[int]:

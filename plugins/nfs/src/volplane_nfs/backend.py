@@ -70,6 +70,7 @@ from volplane.directory import (
     name_of,
     static_key,
 )
+from volplane_nfs.backing import provision_backed
 from volplane_nfs.copies import Copies
 from volplane_nfs.delete import (
     delete_owned,
@@ -262,7 +263,9 @@ class NfsBackend(BackendSpec):
     ) -> Asset | InProgress:
         check_space, exports = self._settings.check_free_space, self._exports
         marker: VolumeMarker | InProgress
-        if storage_of(request) is None:
+        if parameters.backing_snapshot:
+            marker = provision_backed(share, handles, request, parameters, exports=exports)
+        elif storage_of(request) is None:
             marker = provision_directory(share, handles, request, parameters, check_space=check_space, exports=exports)
         else:
             copies = self._copies[share]
@@ -271,7 +274,8 @@ class NfsBackend(BackendSpec):
             )
         if isinstance(marker, InProgress):
             return marker
-        require_limit(share, handles, marker, self._exports)
+        if not marker.backing:
+            require_limit(share, handles, marker, self._exports)
         self._exports.ensure(share, handles, marker)
         return asset_of(share, handles, marker, self._settings.export)
 
@@ -364,6 +368,7 @@ class NfsBackend(BackendSpec):
         else:
             marker = self._present(share, handles, volume)
             path, key = marker.components, marker.key
+            _refuse_backed(marker, "emptied")
         directory = directory_attributes(share, handles, path)
         if directory is None:
             raise NotFound(f"{text(share, path)} of volume {volume.name} is gone: there is nothing to empty")
@@ -387,6 +392,7 @@ class NfsBackend(BackendSpec):
 
     def _expand(self, share: Share, handles: Handles, volume: VolumeIdentity, capacity_bytes: int) -> Asset:
         marker = self._present(share, handles, volume)
+        _refuse_backed(marker, "grown")
         if capacity_bytes > marker.capacity_bytes:
             free = free_bytes(share, handles)
             more = capacity_bytes - marker.capacity_bytes
@@ -562,6 +568,11 @@ class NfsBackend(BackendSpec):
         if handle is not None and handle.generation != marker.owner.generation:
             raise NotFound(f"{volume.name} exists in another generation ({marker.owner.generation})")
         return marker
+
+
+def _refuse_backed(marker: VolumeMarker, what: str) -> None:
+    if marker.backing:
+        raise Unsupported(f"{marker.name} is snapshot {marker.backing} itself, read only: it cannot be {what}")
 
 
 def _write_something(share: Share, handles: Handles) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 from volplane import AlreadyExists, Unavailable, VolumeIdentity, VolumeInUse
 from volplane.directory import ARCHIVE, DELETE, RETAIN, RETAINED, Handle, entry_of
 from volplane_nfs.archive import archive_directory
+from volplane_nfs.backing import delete_backed
 from volplane_nfs.errors import printable
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import LONGEST_NAME, VolumeMarker, parent_file, parent_marker
@@ -83,6 +84,8 @@ def delete_owned(
         if found.marker is None:
             _after_the_last_step(share, handles, volume)
         return True
+    if present.backing:
+        return delete_backed(share, handles, present, exports)
     # An asset that never became a volume holds nothing that anybody would want to keep.
     kept = volume.uid or (_on_delete(present) != DELETE and _holds_something(share, handles, present))
     step = _begin if marker is not None else _go_on

@@ -11,7 +11,7 @@ read without an open file, and leaves no state on the server. Nothing ever follo
 <share>/.volplane/parents/<digest>           path of a directory that the driver made above volumes
 <share>/.volplane/archive/<key>.<time>.<when it goes>/  `data` and `marker` of a volume that was archived
 <share>/.volplane/copies/<key>/              a copy that is being made, see `volplane_nfs.copies`
-<share>/.volplane/snapshots/<name>/          `data` and `marker` of a snapshot
+<share>/.volplane/snapshots/<name>/          `data`, `marker` and `volumes` of a snapshot, see `volplane_nfs.backing`
 <share>/.volplane/exports/<id>[.free]        VolumeExport: which volume has or had this Export_Id
 <share>/.volplane/tmp/                       markers before they replace others
 
@@ -21,13 +21,15 @@ the locks of both: NFS-Ganesha sleeps for a second when another call holds the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from volplane import InvalidArgument, directory
-from volplane.directory import encode_fields, parent_key
+from volplane.directory import CONTROL, encode_fields, parent_key
 
+SNAPSHOTS: Final = b"snapshots"
 LONGEST_NAME = 222
 """Characters of the name of a volume: those of its marker, with a generation, fit into the name of a file."""
 LARGEST = 3500
@@ -53,8 +55,18 @@ def parent_marker(path: tuple[bytes, ...]) -> bytes:
 class VolumeMarker(directory.VolumeMarker):
     """The owner and properties of a volume."""
 
+    PATHS = re.compile(
+        rf"{re.escape(CONTROL)}/snapshots/[a-z0-9][-a-z0-9.]{{0,252}}/data|{directory.VolumeMarker.PATHS.pattern}"
+    )
+
     export_id: int | None = None
     """In mode export."""
+
+    @property
+    def backing(self) -> str:
+        """Return the name of the snapshot that the volume shows without a copy; "" = it has a directory of its own."""
+        path = self.components
+        return path[2].decode() if path[:2] == (CONTROL.encode(), SNAPSHOTS) else ""
 
     @property
     def key(self) -> bytes:

@@ -33,6 +33,15 @@ class ClassParameters(KeptDirectoryParameters, CopyParameters):
             maximum=0o7777,
         ),
     ] = None
+    backing_snapshot: Annotated[
+        bool,
+        Param(
+            "A claim that is made of a VolumeSnapshot, with the access mode ReadOnlyMany alone, gets the snapshot "
+            "itself, read only, and no copy. It cannot be deleted before its volumes. Mode export: the server keeps "
+            "writers out; else nodes mount with `ro`, and whoever is root on one can write.",
+            name="backingSnapshot",
+        ),
+    ] = False
     server: Annotated[str | None, Param("Only shares of this server of the driver's option `shares`.")] = None
     share: Annotated[str | None, Param("Only the share with this path.", pattern="/.*")] = None
     quota: Annotated[
@@ -85,7 +94,8 @@ class ClassParameters(KeptDirectoryParameters, CopyParameters):
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values."""
-        return {**super().demand(request), "quota": self.quota}
+        backing = {"backing_snapshot": True} if self.backing_snapshot else {}
+        return {**super().demand(request), "quota": self.quota, **backing}
 
     def allowed(self, shares: tuple[ShareAddress, ...]) -> tuple[ShareAddress, ...]:
         """Return those of the driver's shares that the class allows. Raises `InvalidArgument` if there is none."""

@@ -22,10 +22,11 @@ from volplane import (
 )
 from volplane.directory import CopyParameters, CorruptMarker, SnapshotMarker
 from volplane_nfs.archive import DATA, MARKER
+from volplane_nfs.backing import VOLUMES, release_snapshot
 from volplane_nfs.copies import COPY, Copies, Wanted, control_directory, remove_tree
 from volplane_nfs.delete import empty_trash
 from volplane_nfs.errors import printable
-from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.markers import SNAPSHOTS, VolumeMarker
 from volplane_nfs.nfs4 import Status, values_of
 from volplane_nfs.nfs4.files import (
     FULL,
@@ -34,6 +35,7 @@ from volplane_nfs.nfs4.files import (
     batches,
     create_link,
     directory_handle,
+    make_directory,
     names,
     rename,
     several,
@@ -43,7 +45,6 @@ from volplane_nfs.share import Handles, Share
 from volplane_nfs.space import used_counts
 from volplane_nfs.volumes import read_marker, text
 
-SNAPSHOTS: Final = b"snapshots"
 PAGE = 5000
 """Snapshots of one page, at most."""
 _PART: Final = 500
@@ -129,6 +130,7 @@ def make_snapshot(
     above = control_directory(share, handles, SNAPSHOTS, make=True)
     if above is None:
         raise Unavailable(f".volplane/{SNAPSHOTS.decode()} of {share} vanished while it was made", retry_after=_AGAIN)
+    make_directory(share.client, container, VOLUMES, 0o700)
     share.client.pipeline([[PUTFH(container), REMOVE(COPY)]])
     (reply,) = share.client.pipeline([rename(copies_of(share, handles), key, above, key)])
     if reply.status in FULL:
@@ -156,6 +158,8 @@ def delete_snapshot(share: Share, handles: Handles, name: str, request: DeleteSn
     marker = None if above is None else _read(share, above, key)
     if above is not None and marker is not None:
         marker.refuse_other_owner(request.owner, request.context.cluster_id)
+        if (snapshot := directory_handle(share.client, above, (key,))) is not None:
+            release_snapshot(share, handles, snapshot, name)
         (reply,) = share.client.pipeline([rename(above, key, handles.trash, key)])
         if reply.status in NO_SPACE:
             return remove_tree(share, handles, above, key)

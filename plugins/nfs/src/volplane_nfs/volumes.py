@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from volplane import Asset, VolumeSource
-from volplane.directory import CorruptMarker, Handle, decode_fields
+from volplane.directory import CorruptMarker, Handle, SnapshotHandle, decode_fields
 from volplane_nfs.markers import VolumeMarker, parent_file
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import DIRECTORY, MODE, OWNER, OWNER_GROUP, TYPE, mask_of
@@ -171,12 +171,19 @@ def asset_of(share: Share, handles: Handles, marker: VolumeMarker, export: Setti
         path = f"{export.pseudo_path}/{marker.name}"
     else:
         path = f"{share.address.text.rstrip('/')}/{marker.path}"
+    fields: dict[str, Any] = {"server": share.address.server.host, "path": path}
+    options = share.mount_options(marker.mount_options)
+    if marker.backing:
+        # Kubelets ignore `readOnly` of a PersistentVolume's nfs source, and read the option.
+        fields["readOnly"] = True
+        options = (*options, "ro")
     return Asset(
         handle=str(Handle(handles.share_id, marker.name, marker.owner.generation)),
-        source=VolumeSource(kind="nfs", fields={"server": share.address.server.host, "path": path}),
+        source=VolumeSource(kind="nfs", fields=fields),
         capacity_bytes=marker.capacity_bytes,
-        mount_options=share.mount_options(marker.mount_options),
+        mount_options=options,
         gid=marker.gid,
+        backing_snapshot=str(SnapshotHandle(handles.share_id, marker.backing)) if marker.backing else "",
     )
 
 

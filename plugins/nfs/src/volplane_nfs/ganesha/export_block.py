@@ -48,8 +48,9 @@ def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str
         anonymous = {key: int(demand[key]) for key in ("anonymous_uid", "anonymous_gid") if demand.get(key) is not None}
     except (InvalidArgument, KeyError, TypeError, ValueError) as error:
         raise Unavailable(f"the marker of {marker.name!r} was changed, so it is not exported: {error}") from error
+    rights = "RO" if marker.backing else "RW"
     access = [
-        f"Access_Type = {'NONE' if demand.get('clients') else 'RW'};",
+        f"Access_Type = {'NONE' if demand.get('clients') else rights};",
         f"Squash = {demand['squash']};",
         "SecType = sys;",
         f"Protocols = {', '.join(demand['protocols'])};",
@@ -58,7 +59,7 @@ def export_block(settings: Settings, marker: VolumeMarker, share_id: str) -> str
     access += [f"{key.title()} = {number};" for key, number in anonymous.items()]
     if demand.get("clients"):
         clients = ", ".join(demand["clients"])
-        access.append(f"CLIENT {{ Clients = {clients}; Access_Type = RW; Squash = {demand['squash']}; }}")
+        access.append(f"CLIENT {{ Clients = {clients}; Access_Type = {rights}; Squash = {demand['squash']}; }}")
     lines = [
         f"{_first_words(marker)}claim {marker.owner.claim_uid!r}, made by volplane",
         "EXPORT {",
