@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import merge
 from itertools import chain, islice
 from typing import Final, Literal, TypeVar
 
@@ -215,6 +216,9 @@ _Group = tuple[Place, _Label]
 """(place, label) of free volumes that have it, or of waiting claims that need it."""
 _Shape = tuple[Modes, bytes]
 """(access modes, selector in JSON) of a demand."""
+_MOST_QUEUES: Final = 64
+"""Queues in which a claim waits: a tenant may list as many values as an object holds."""
+_Change = Callable[[dict[_Group, dict[_Shape, SortedList[Rank]]], _Group, _Shape, Rank], None]
 
 
 def _entry_of(volume: Volume) -> Entry:
@@ -301,14 +305,16 @@ class FreeVolumes:
 
     def best(self, demand: Demand, *, claim_key: str = "") -> Volume | None:
         """Return the smallest free volume that fits, with the fewest access modes. Skips those held by others."""
-        groups = [self._candidates.get((demand.place, label), {}) for label in _needed_by(demand.selector)]
-        candidates = min(groups, key=lambda group: sum(map(len, group.values())))
-        if not candidates or demand.has_source:
+        place, candidates = demand.place, self._candidates
+        needs = ([candidates.get((place, label), {}) for label in labels] for labels in _needed_by(demand.selector))
+        groups = min(needs, key=lambda groups: sum(len(found) for group in groups for found in group.values()))
+        if demand.has_source:
             return None
         held_by_others = {name for key, name in self._held.items() if key != claim_key}
-        buckets = [(len(modes), modes) for modes in candidates if demand.access_modes.issubset(modes)]
+        buckets = {(len(modes), modes) for group in groups for modes in group if demand.access_modes.issubset(modes)}
         for _, modes in sorted(buckets):
-            for entry in candidates[modes].irange(minimum=(demand.request, "", "")):
+            least = (demand.request, "", "")
+            for entry in merge(*(group[modes].irange(minimum=least) for group in groups if modes in group)):
                 name = entry[2]
                 if name in held_by_others:
                     continue
@@ -363,13 +369,13 @@ class WaitingClaims:
         rank = (-demand.request, claim.metadata.creation_timestamp or "", claim.key)
         self.claims[claim.key] = (demand, rank)
         if claim.key not in self._offers:
-            _insert(self._queues, *_queue_of(demand), rank)
+            self._in_queues(_insert, demand, rank)
 
     def discard(self, claim_key: str) -> None:
         """Remove a claim that is bound, gone, or whose demand changed."""
         known = self.claims.pop(claim_key, None)
         if known is not None and claim_key not in self._offers:
-            _remove(self._queues, *_queue_of(known[0]), known[1])
+            self._in_queues(_remove, *known)
 
     def wake_for(self, volume: Volume, *, passed_over: str = "") -> str | None:
         """Wake the claim with the largest request that the volume satisfies, but for `passed_over`. Return its key."""
@@ -388,8 +394,7 @@ class WaitingClaims:
         if first is None:
             return None
         key = first[2]
-        demand, rank = self.claims[key]
-        _remove(self._queues, *_queue_of(demand), rank)
+        self._in_queues(_remove, *self.claims[key])
         self._offers[key] = {volume.name}
         return key
 
@@ -399,8 +404,14 @@ class WaitingClaims:
         if offers is None:
             return set()
         if (known := self.claims.get(claim_key)) is not None:
-            _insert(self._queues, *_queue_of(known[0]), known[1])
+            self._in_queues(_insert, *known)
         return offers
+
+    def _in_queues(self, change: _Change, demand: Demand, rank: Rank) -> None:
+        """Add a claim to its queues, or remove it: one for each label of which a volume that suits has one."""
+        shape = tuple(sorted(demand.access_modes)), msgspec.json.encode(demand.selector, order="sorted")
+        for label in _needed_by(demand.selector)[0]:
+            change(self._queues, (demand.place, label), shape, rank)
 
 
 def _labels_of(volume: Volume) -> list[_Label]:
@@ -409,24 +420,17 @@ def _labels_of(volume: Volume) -> list[_Label]:
     return ["", *labels.items(), *((key, None) for key in labels)] if labels else [""]
 
 
-def _needed_by(selector: LabelSelector | None) -> list[_Label]:
-    """Return labels of which a volume has each one if the selector matches it; those with a value come first."""
+def _needed_by(selector: LabelSelector | None) -> list[list[_Label]]:
+    """Return lists of labels: what the selector matches has one of each. The shortest come first, then those with any
+    value.
+    """
     if selector is None:
-        return [""]
+        return [[""]]
     needs = selector.match_expressions or ()
-    one = {
-        each.key: value
-        for each in needs
-        if each.operator == "In" and len(each.values or ()) == 1
-        for value in each.values or ()
-    }
-    exact = one | (selector.match_labels or {})
-    present = {each.key for each in needs if each.operator in {"In", "Exists"}} - exact.keys()
-    return [*sorted(exact.items()), *((key, None) for key in sorted(present))] or [""]
-
-
-def _queue_of(demand: Demand) -> tuple[_Group, _Shape]:
-    """Return the queue of a demand; equal if only the size differs."""
-    modes = tuple(sorted(demand.access_modes))
-    label, *_ = _needed_by(demand.selector)
-    return (demand.place, label), (modes, msgspec.json.encode(demand.selector, order="sorted"))
+    listed = {each.key: sorted(set(each.values or ())) for each in needs if each.operator == "In"}
+    listed = {key: values for key, values in listed.items() if len(values) <= _MOST_QUEUES}
+    listed |= {key: [value] for key, value in (selector.match_labels or {}).items()}
+    labels: list[list[_Label]] = [[(key, value) for value in values] for key, values in sorted(listed.items())]
+    labels.sort(key=len)
+    labels += [[(each.key, None)] for each in needs if each.operator in {"In", "Exists"} and each.key not in listed]
+    return labels or [[""]]

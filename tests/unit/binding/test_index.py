@@ -123,6 +123,7 @@ def test_finding_a_volume_does_not_look_at_the_others(monkeypatch: pytest.Monkey
         {"matchExpressions": [{"key": "id", "operator": "In", "values": ["none"]}]},
         {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["a", "b"]}]},
         {"matchExpressions": [{"key": "disk", "operator": "Exists"}]},
+        {"matchExpressions": [{"key": "id", "operator": "In", "values": ["none", "neither"]}]},
     ],
 )
 def test_no_volume_is_looked_at_that_lacks_a_label_which_the_selector_needs(
@@ -442,6 +443,30 @@ def test_a_new_volume_costs_nothing_for_claims_whose_selector_needs_another_labe
     assert looks == ["v"]
 
 
+def test_a_new_volume_costs_nothing_for_claims_whose_selector_lists_other_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def listing(*values: str) -> dict[str, Any]:
+        return {"matchExpressions": [{"key": "id", "operator": "In", "values": list(values)}]}
+
+    looks = counted(monkeypatch)
+    queue = waiting(*(claim(f"c{n}", selector=listing(str(n), f"{n}b")) for n in range(500)))
+    assert queue.wake_for(volume("v", labels={"id": "400b"})) == "default/c400"
+    assert queue.wake_for(volume("w", labels={"id": "400"})) is None
+    assert queue.wake_for(volume("w", labels={"id": "other"})) is None
+    assert looks == ["v"]
+    free = offered(*(volume(f"v{n}", labels={"id": str(n)}) for n in range(500)))
+    assert best(free, selector=listing("499", "300", "none")) == "v300"
+
+
+def test_a_claim_that_lists_many_values_waits_in_one_queue() -> None:
+    values = [str(number) for number in range(10_000)]
+    many = {"matchExpressions": [{"key": "id", "operator": "In", "values": values}]}
+    queue = waiting(claim("c", selector=many))
+    assert len(queue._queues) == 1
+    assert queue.wake_for(volume("v", labels={"id": "9999"})) == "default/c"
+
+
 @pytest.mark.parametrize("need", [{"operator": "Exists"}, {"operator": "In", "values": ["a", "b"]}], ids=["any", "two"])
 def test_a_new_volume_costs_nothing_for_claims_whose_selector_needs_another_key(
     monkeypatch: pytest.MonkeyPatch, need: dict[str, Any]
@@ -479,6 +504,7 @@ def test_the_queues_of_claims_follow_every_change() -> None:
 def any_claim(name: str, rng: random.Random) -> Any:
     selectors = [None, *({"matchLabels": {"a": value}} for value in "xy")]
     selectors += [{"matchLabels": {"a": "x", "b": "x"}}, {"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+    selectors += [{"matchExpressions": [{"key": "a", "operator": "In", "values": ["y", "z"]}]}]
     modes = rng.choice([["ReadWriteOnce"], ["ReadWriteMany"]])
     return claim(name, size=f"{rng.randrange(1, 5)}Gi", selector=rng.choice(selectors), accessModes=modes)
 
