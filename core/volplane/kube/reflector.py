@@ -38,8 +38,8 @@ _EARLY = 5.0
 """A watch that ends so many seconds before its time was ended by something else."""
 _NOT_SERVED = 30.0
 """Seconds until a server is asked again for a kind that it does not serve."""
-_YIELD_EVERY = 256
-"""Events after which a reflector yields to the loop, however many more are buffered."""
+_YIELD_EVERY = 64
+"""Objects of a list, or events, after which a reflector yields to the loop, however many more are there."""
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -117,10 +117,11 @@ class Reflector(Generic[T]):
                 self.cache.clear()
                 return await full_list_if_expired(self._read)
             seen.update(page.unreadable)
-            for obj in page.items:
+            for number, obj in enumerate(page.items):
+                if number % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
                 seen.add(obj.key)
                 self.cache.observe(obj)
-            await asyncio.sleep(0)
         self.cache.prune(seen, version)
         if self.metrics is not None:
             self.metrics.listed(self.kind.plural)

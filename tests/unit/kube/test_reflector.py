@@ -610,7 +610,18 @@ async def test_many_changes_at_once_do_not_hold_up_everything_else(
         await make(line, *(f"v{number:03}" for number in range(600)))
         await asyncio.sleep(30)
         assert len(cache) == 600
-        assert max(later - before for before, later in pairwise(turns)) == 256
+        assert max(later - before for before, later in pairwise(turns)) == 64
+
+
+async def test_a_long_list_does_not_hold_up_everything_else(wire: Callable[[], Any]) -> None:
+    line = wire()
+    await make(line, *(f"v{number:03}" for number in range(600)))
+    async with reflecting(line) as cache:
+        turns = [0]
+        while not cache.listed.is_set():
+            turns.append(len(cache))
+            await asyncio.sleep(0)
+        assert max(later - before for before, later in pairwise([*turns, len(cache)])) == 64
 
 
 async def test_a_restored_server_is_believed_about_what_was_deleted_and_has_changed_since(
