@@ -1,17 +1,22 @@
 """The controllers of `volplane run --controllers all --no-leader-elect` with the backends of `bench.backends`.
 
-python -m bench.controller KUBECONFIG [--driver NAME=BACKEND ...] [--root DIR] [--timeout SECONDS] [--rate N]
+python -m bench.controller KUBECONFIG [--driver NAME=BACKEND ...] [--root DIR] [--timeout SECONDS] [--rate N] [--loop]
 
-Prints the URL of its HTTP endpoints. Without --driver: `memory.volplane.dev=memory`.
+Prints the URL of its HTTP endpoints. Without --driver: `memory.volplane.dev=memory`. For each line on stdin it prints
+the latencies of the event loop since the line before, as JSON: p50, p99 and max in ms.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import os
+import sys
 from pathlib import Path
 
 from bench.backends import PLUGINS
+from bench.counting import percentile
 from bench.objects import DRIVER
 
 from volplane.cli.framework import eventloop
@@ -27,6 +32,9 @@ from volplane_testing.given_plugins import GivenPlugins
 
 __all__: list[str] = []
 
+PERIOD = 0.005
+"""Seconds between two measurements of the loop."""
+
 
 def _settings(driver: str, root: Path | None, timeout: float, rate: float | None) -> DriverSettings:
     name, _, backend = driver.partition("=")
@@ -36,7 +44,32 @@ def _settings(driver: str, root: Path | None, timeout: float, rate: float | None
     )
 
 
-async def _run(kubeconfig: Path, drivers: tuple[DriverSettings, ...], stop: asyncio.Event) -> None:
+class _LoopLatency:
+    """Measures by how much a timer of the event loop is late, every 5 ms."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._late: list[float] = []
+        self._due = self._loop.time() + PERIOD
+        self._loop.call_at(self._due, self._measure)
+        self._loop.add_reader(sys.stdin, self._report)
+
+    def _measure(self) -> None:
+        now = self._loop.time()
+        self._late.append((now - self._due) * 1e3)
+        self._due = now + PERIOD
+        self._loop.call_at(self._due, self._measure)
+
+    def _report(self) -> None:
+        if not os.read(sys.stdin.fileno(), 1024):
+            self._loop.remove_reader(sys.stdin)
+            return
+        late, self._late = self._late, []
+        figures = {f"loop_p{part}_ms": percentile(late, part) for part in (50, 99)}
+        print(json.dumps({**figures, "loop_max_ms": max(late, default=0.0)}), flush=True)
+
+
+async def _run(kubeconfig: Path, drivers: tuple[DriverSettings, ...], stop: asyncio.Event, *, measured: bool) -> None:
     transport = await HttpTransport.connect(kubeconfig)
     metrics = Metrics()
     process = ControllerProcess(
@@ -48,6 +81,8 @@ async def _run(kubeconfig: Path, drivers: tuple[DriverSettings, ...], stop: asyn
     )
     async with serve_endpoints(HttpAddress("127.0.0.1", 0), process) as url:
         print(url, flush=True)
+        if measured:
+            _LoopLatency()
         await process.run(stop)
     await transport.close()
 
@@ -58,10 +93,11 @@ if __name__ == "__main__":
     parser.add_argument("--driver", action="append", metavar="NAME=BACKEND")
     parser.add_argument("--root", type=Path, help="where the backend hostpath keeps its directories")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds a hook may take")
+    parser.add_argument("--loop", action="store_true", help="measure the latency of the event loop")
     parser.add_argument("--rate", type=float, help="operations that each driver starts a second; default any number")
     chosen = parser.parse_args()
     settings = tuple(
         _settings(driver, chosen.root, chosen.timeout, chosen.rate) for driver in chosen.driver or [f"{DRIVER}=memory"]
     )
     logs.configure()
-    eventloop.run(lambda stop: _run(chosen.kubeconfig, settings, stop))
+    eventloop.run(lambda stop: _run(chosen.kubeconfig, settings, stop, measured=chosen.loop))

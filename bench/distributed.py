@@ -18,13 +18,12 @@ import asyncio
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 import msgspec
+from bench.counting import Counting, Tally
 
 import volplane_testing
 from volplane.controller.actions import LiveReads, Patch
@@ -33,7 +32,7 @@ from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass
-from volplane.kube.transport import LineStream, Request, Response, Transport
+from volplane.kube.transport import Transport
 from volplane.placement.assign import decide_assignment
 from volplane.placement.nodes import NodeBook
 from volplane.placement.room import PublishedRoom
@@ -44,64 +43,12 @@ from volplane.state.naming import node_hash
 from volplane.state.records import Sealer
 from volplane_testing.distributed import CENTRAL, DistributedCluster
 from volplane_testing.memory import ZONE
-from volplane_testing.transport import WrappedLines
 
 __all__ = ["run"]
 
 LATENCY: Final = 0.01
 RATE: Final = 150.0
 OWN: Final = ("persistentvolumeclaims", "persistentvolumes")
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one process asked and got. conflicts: answers 409 to patches and deletes."""
-
-    requests: Counter[str] = field(default_factory=Counter)
-    conflicts: int = 0
-    events: Counter[str] = field(default_factory=Counter)
-    sent: int = 0
-    received: int = 0
-
-
-class Counting:
-    """A transport that counts, and takes its time."""
-
-    def __init__(self, inner: Transport, tally: Tally) -> None:
-        self._inner = inner
-        self._tally = tally
-
-    async def send(self, request: Request) -> Response:
-        await asyncio.sleep(LATENCY)
-        answer = await self._inner.send(request)
-        await asyncio.sleep(LATENCY)
-        self._tally.requests[request.method] += 1
-        self._tally.conflicts += answer.status == 409 and request.method in ("PATCH", "DELETE")
-        self._tally.sent += len(request.body or b"")
-        self._tally.received += len(answer.body)
-        return answer
-
-    @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncIterator[LineStream]:
-        async with self._inner.stream(request) as lines:
-            yield _CountedLines(lines, request.path.rpartition("/")[2], self._tally)
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-class _CountedLines(WrappedLines):
-    def __init__(self, lines: LineStream, plural: str, tally: Tally) -> None:
-        super().__init__(lines)
-        self._plural = plural
-        self._tally = tally
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for line in self._lines:
-            if not line.startswith(b'{"type":"BOOKMARK"'):
-                self._tally.events[self._plural] += 1
-            self._tally.received += len(line)
-            yield line
 
 
 class Own:
@@ -130,7 +77,7 @@ async def run(nodes: int, claims: int, *, race: bool) -> dict[str, float]:
     tallies: dict[str, Tally] = {}
 
     def counted(name: str, transport: Transport) -> Transport:
-        return Counting(transport, tallies.setdefault(name, Tally()))
+        return Counting(transport, tallies.setdefault(name, Tally()), LATENCY)
 
     settings: dict[str, Any] = {"race": (20.0, 60.0)} if race else {}
     began = time.process_time()

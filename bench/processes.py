@@ -108,6 +108,17 @@ class Controller(Process):
         """The sum of all samples of one metric."""
         return sum(value for sample, value in self.metrics().items() if sample.partition("{")[0] == metric)
 
+    def loop_latency(self) -> dict[str, float]:
+        """p50, p99 and max of the latency of its loop in ms since the last call; it runs with `--loop`."""
+        self.write("loop")
+        latencies: dict[str, float] = json.loads(self.line())
+        return latencies
+
+    def bytes(self) -> tuple[int, int]:
+        """Bytes read and written so far, sockets included."""
+        fields = dict(line.split(": ") for line in Path(f"/proc/{self.pid}/io").read_text().splitlines())
+        return int(fields["rchar"]), int(fields["wchar"])
+
     def ready(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=30) as answer:

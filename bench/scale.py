@@ -21,14 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import clients, processes
-from bench.claims import BUDGETS
+from bench.claims import BUDGETS, REQUESTS
 from bench.objects import claim, claim_name
 from bench.plot import Line, svg
 
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 
-__all__ = ["curve", "idle", "sync"]
+__all__ = ["curve", "idle", "point", "sync"]
 
 CLAIMS_MEASURED, WARMING = 1000, 200
 SYNC_BUDGET, MEMORY_BUDGET, IDLE_BUDGET = 15.0, 3.5, 1.0
@@ -57,20 +57,39 @@ async def _cost(client: Client, run: processes.Controller, kind: str, count: int
     return (after.cpu - before.cpu) / count * 1000
 
 
-def _point(size: int) -> dict[str, float]:
+def point(size: int) -> dict[str, float]:
+    """Measure one size. cpu_ms and what follows: of the dynamic claims."""
+
     async def main(kubeconfig: Path, run: processes.Controller) -> dict[str, float]:
         async with clients.connected(kubeconfig) as client:
             await clients.create_class(client)
             # The first claims open connections; they are not measured.
             await _cost(client, run, "dynamic", WARMING, "warm")
-            return {kind: await _cost(client, run, kind, CLAIMS_MEASURED, kind) for kind in ("static", "dynamic")}
+            static = await _cost(client, run, "static", CLAIMS_MEASURED, "static")
+            requests = run.total(REQUESTS)
+            (received, sent), _ = run.bytes(), run.loop_latency()
+            dynamic = await _cost(client, run, "dynamic", CLAIMS_MEASURED, "dynamic")
+            (received_then, sent_then), latency = run.bytes(), run.loop_latency()
+            return {
+                "static": static,
+                "dynamic": dynamic,
+                "cpu_ms": dynamic,
+                **latency,
+                "requests": (run.total(REQUESTS) - requests) / CLAIMS_MEASURED,
+                "bytes_sent": (sent_then - sent) / CLAIMS_MEASURED,
+                "bytes_received": (received_then - received) / CLAIMS_MEASURED,
+            }
 
     pairs = size * 2 // 5
+    empty = _empty()
     with (
         _cluster(pairs, size - 2 * pairs + CLAIMS_MEASURED) as (kubeconfig, _),
-        processes.controller(kubeconfig) as run,
+        processes.controller(kubeconfig, "--loop") as run,
     ):
-        return {"objects": size, **asyncio.run(main(kubeconfig, run))}
+        rest = run.quiet()
+        synced = {"sync_cpu_s": rest.cpu, "kb_per_object": (rest.memory - empty) / (size + CLAIMS_MEASURED) / 1000}
+        latency = {f"sync_{name}": late for name, late in run.loop_latency().items()}
+        return {"size": size, "objects": size, **synced, **latency, **asyncio.run(main(kubeconfig, run))}
 
 
 def curve(sizes: list[int], runs: int) -> list[dict[str, float]]:
@@ -78,7 +97,7 @@ def curve(sizes: list[int], runs: int) -> list[dict[str, float]]:
     points: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
     for _ in range(runs):
         for size in sizes:
-            points[size].append(_point(size))
+            points[size].append(point(size))
     return [
         {name: statistics.median(point[name] for point in points[size]) for name in ("objects", "static", "dynamic")}
         for size in sizes

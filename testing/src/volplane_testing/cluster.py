@@ -26,6 +26,7 @@ from typing import Any, Final, Self
 
 from volplane.controller.config import ScrubberSettings
 from volplane.kube.kinds import Kind
+from volplane.kube.transport import Transport
 from volplane.operations.operation import DriverLimits
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane_embedded.apiserver.server import ApiServer
@@ -64,16 +65,19 @@ class Cluster:
         limits: Mapping[str, DriverLimits] | None = None,
         scrubber: ScrubberSettings | None = None,
         feature_gates: Sequence[str] = (),
+        transport: Callable[[Transport], Transport] = lambda inner: inner,
         seed: int = 0,
     ) -> None:
         """backends: instances, by driver name or in a list (the driver has the backend's default name, else
         `backend-1.example.com` and so on). A callable makes a fresh instance at every start. None: a `MemoryBackend`.
 
         extensions: instances, the first is the outermost. limits: by driver name.
-        feature_gates: of the API server. seed: of names that the server makes.
+        feature_gates: of the API server. transport: what to put around that of the controllers, below the faults.
+        seed: of names that the server makes.
         """
         given = [MemoryBackend()] if backends is None else backends
         self._gates = feature_gates
+        self._wrapped = transport
         self._random = Random(seed)  # noqa: S311 - names and jitter, no secrets
         self._spec = ControllerSpec(
             backends=given if isinstance(given, Mapping) else _named(given),
@@ -295,7 +299,7 @@ class Cluster:
     # --- internals -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        transport = FaultTransport(InProcessTransport(self.server), self.script)
+        transport = FaultTransport(self._wrapped(InProcessTransport(self.server)), self.script)
         self.controllers = Controllers(self._spec, self.server, transport, self._random)
         await self.controllers.start()
         for plural, cache in self.controllers.plane.caches.items():
