@@ -311,9 +311,9 @@ class FreeVolumes:
         if demand.has_source:
             return None
         held_by_others = {name for key, name in self._held.items() if key != claim_key}
+        least = (demand.request, "", "")
         buckets = {(len(modes), modes) for group in groups for modes in group if demand.access_modes.issubset(modes)}
         for _, modes in sorted(buckets):
-            least = (demand.request, "", "")
             for entry in merge(*(group[modes].irange(minimum=least) for group in groups if modes in group)):
                 name = entry[2]
                 if name in held_by_others:
