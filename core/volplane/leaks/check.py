@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
+from sortedcontainers import SortedList
+
 from volplane._delays import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
 from volplane._messages import nearest
 from volplane.assets import Absent, ListedArchive
@@ -147,10 +149,9 @@ class LeakCheck:
     async def _check(self, driver: DriverView) -> None:
         clock, name, cluster_id = asyncio.get_running_loop().time, driver.name, self._cluster.cluster_id
         # Only volumes that existed before the listing began can be ghosts.
-        volumes = paced(list(self._cluster.volumes.values()) if lists_marks(driver) else ())
-        known = {each.uid async for each in volumes if each.annotation(names.PROVISIONED_BY) == name}
-        began = clock()
-        comparison = Comparison(name, cluster_id, known, self._in_reach)
+        known = await self._volumes_of(driver)
+        began, count = clock(), len(known)
+        comparison = Comparison(name, cluster_id, known, self._in_reach, self._cluster.volumes.get)
         snapshots = SnapshotComparison(name, cluster_id)
         if lists_marks(driver):
             async for asset in assets_of(driver, self._deps):
@@ -169,9 +170,16 @@ class LeakCheck:
             if finding.verdict is not Verdict.FOREIGN:
                 log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
         self._log(name, findings)
-        await self._report_ghosts(driver, findings, len(known))
+        await self._report_ghosts(driver, findings, count)
         self._count(name)
         log.debug("checked, %d findings", len(findings))
+
+    async def _volumes_of(self, driver: DriverView) -> SortedList[str]:
+        known: SortedList[str] = SortedList()
+        async for each in paced(list(self._cluster.volumes.values()) if lists_marks(driver) else ()):
+            if each.annotation(names.PROVISIONED_BY) == driver.name:
+                known.add(each.uid)
+        return known
 
     async def archives(self) -> tuple[list[tuple[str, ListedArchive]], dict[str, str]]:
         """Return what drivers keep of deleted volumes, and why some cannot tell. Nothing of that is remembered."""

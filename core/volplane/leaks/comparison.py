@@ -9,12 +9,14 @@ touched. An orphan may be deleted only after two observations a grace apart.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from posixpath import dirname, normpath
 from typing import Any, TypeVar
+
+from sortedcontainers import SortedList
 
 from volplane.assets import AssetPage, ListedArchive, ListedAsset, Ownership, Snapshot, SnapshotPage, VolumeSource
 from volplane.drivers.driver import DriverView
@@ -41,6 +43,10 @@ P = TypeVar("P", AssetPage, SnapshotPage)
 KindsToCompare = tuple[tuple[Kind[Any], Callable[[Any], None]], ...]
 """Kinds in the order in which they are read, and what takes their objects."""
 Key = tuple[str, str, str, str, str]
+
+
+Terms = dict[tuple[str, str], Fence]
+"""By cluster and Lease, the latest term in which an asset was changed."""
 
 
 class Verdict(StrEnum):
@@ -81,44 +87,69 @@ class Comparison:
 
     driver: str
     cluster_id: str
-    known: Container[str] | None = None
-    """Uids of volumes that existed before the listing began, for only they can be ghosts; None = all."""
+    known: SortedList[str] | None = None
+    """Uids of volumes that existed before the listing began, for only they can be ghosts; None = all. Those whose
+    assets are listed are removed. A sorted list takes a quarter of the memory of a set.
+    """
     in_reach: Callable[[Volume], bool] = lambda _volume: True
     """Whether the listing covers the place of a volume."""
-    terms: dict[tuple[str, str], Fence] = field(default_factory=dict)
-    """By cluster and Lease, the latest term in which an asset was changed."""
+    cached: Callable[[str], Volume | None] = lambda _name: None
+    """A volume by its name: an asset that it explains is not kept, for there may be a million."""
+    terms: Terms = field(default_factory=dict)
     _assets: list[ListedAsset] = field(default_factory=list)
     _marked: set[str] = field(default_factory=set)
     _handles: dict[str, ListedAsset] = field(default_factory=dict)
     _claim_uids: set[str] = field(default_factory=set)
+    _wanted: set[str] = field(default_factory=set)
+    """All that a volume may point at that leads to one of the assets."""
     _claims: dict[str, Claim] = field(default_factory=dict)
     _volumes: dict[str, Volume] = field(default_factory=dict)
     _made_here: dict[str, Volume] = field(default_factory=dict)
+    """Volumes of the driver whose assets were not listed, or are kept."""
     _pointed_at: set[str] = field(default_factory=set)
     _present: set[str] = field(default_factory=set)
+    _missing: set[str] = field(default_factory=set)
+    """Handles of ghosts, which other volumes may have too."""
+    _others: dict[str, str] = field(default_factory=dict)
+    """By such a handle the volume whose asset was listed."""
 
     def add_listed(self, asset: ListedAsset) -> None:
+        note_term(self.terms, asset)
+        owner = asset.owner
+        volume = self.cached(owner.volume_name) if owner is not None and owner.cluster_id == self.cluster_id else None
+        if volume is not None and self._is_ours(volume) and not volume.terminating and not _drift(asset, volume):
+            if self.known is not None:
+                self.known.discard(volume.uid)
+            return
         self._assets.append(asset)
         self._handles[asset.handle] = asset
-        if asset.owner is not None:
-            self._marked.add(asset.owner.volume_name)
-            self._claim_uids.add(asset.owner.claim_uid)
-            if (term := Fence.parse(asset.changed_in)) is not None:
-                key = (asset.owner.cluster_id, term.lease)
-                if term.outdates(self.terms.setdefault(key, term)):
-                    self.terms[key] = term
+        if owner is not None:
+            self._marked.add(owner.volume_name)
+            self._claim_uids.add(owner.claim_uid)
+            self._wanted |= _names_of(asset)
 
     def add_claim(self, claim: Claim) -> None:
         if claim.uid in self._claim_uids:
             self._claims[claim.uid] = claim
 
     def add_volume(self, volume: Volume) -> None:
-        if volume.annotation(names.PROVISIONED_BY) == self.driver:
-            self._made_here[volume.name] = volume
-        if volume.name in self._marked:
+        marked = volume.name in self._marked
+        if self._is_ours(volume):
+            handle = volume.annotation(names.HANDLE) or ""
+            if marked or handle in self._handles or self._was_known(volume):
+                self._made_here[volume.name] = volume
+            elif handle in self._missing:
+                self._others[handle] = volume.name
+        if marked:
             self._volumes[volume.name] = volume
-        else:
-            self._pointed_at.update(_targets(volume))
+        elif self._wanted:
+            self._pointed_at |= self._wanted.intersection(_targets(volume))
+
+    def _is_ours(self, volume: Volume) -> bool:
+        return volume.annotation(names.PROVISIONED_BY) == self.driver
+
+    def _was_known(self, volume: Volume) -> bool:
+        return self.known is None or volume.uid in self.known
 
     @property
     def kinds(self) -> KindsToCompare:
@@ -155,15 +186,10 @@ class Comparison:
             # The volume is not this driver's, or its asset is being deleted.
             if volume.name not in self._made_here or volume.terminating:
                 return None
-            drift, pointer, promised = "", volume.annotation(names.HANDLE), whole_bytes(capacity_of(volume))
-            if pointer and pointer != asset.handle:
-                drift = f"the volume points at {pointer}"
-            elif asset.capacity_bytes < promised:
-                drift = f"holds {asset.capacity_bytes} bytes where the volume promises {promised}"
+            drift = _drift(asset, volume)
             return self._finding(Verdict.DRIFTED, asset, drift, volume.name) if drift else None
         # A volume of another name leads to it: one that a person made from it, or restored.
-        target = _target(asset.source) if asset.source is not None else None
-        if not self._pointed_at.isdisjoint((asset.handle, target, _disk(asset.handle))):
+        if not self._pointed_at.isdisjoint(_names_of(asset)):
             return None
         return self._without_volume(asset, owner)
 
@@ -181,8 +207,10 @@ class Comparison:
             return self._finding(Verdict.DRIFTED, asset, f"{detail}; restore the volume")
         return self._finding(Verdict.ORPHAN, asset, f"claim {claim.key} is bound to {claim.spec.volume_name} instead")
 
-    def _finding(self, verdict: Verdict, asset: ListedAsset, detail: str, volume: str = "") -> Finding:
-        handle = asset.handle
+    def _finding(
+        self, verdict: Verdict, asset: ListedAsset | None, detail: str, volume: str = "", handle: str = ""
+    ) -> Finding:
+        handle = asset.handle if asset is not None else handle
         return Finding(verdict=verdict, driver=self.driver, handle=handle, volume=volume, detail=detail, listed=asset)
 
     def _about_volume(self, volume: Volume) -> Finding | None:
@@ -191,14 +219,16 @@ class Comparison:
             return None
         handle = volume.annotation(names.HANDLE) or ""
         found = self._handles.get(handle)
-        if found is not None:
-            whose = f"volume {found.owner.volume_name}" if found.owner is not None else "nobody"
-            return self._finding(Verdict.DRIFTED, found, f"its asset carries the marks of {whose}", volume.name)
+        marks = found.owner if found is not None else None
+        other = marks.volume_name if marks is not None else self._others.get(handle)
+        if found is not None or other is not None:
+            detail = f"its asset carries the marks of {f'volume {other}' if other is not None else 'nobody'}"
+            return self._finding(Verdict.DRIFTED, found, detail, volume.name, handle)
         # It was made during the listing, which may have passed its asset's place.
-        if self.known is not None and volume.uid not in self.known:
+        if not self._was_known(volume):
             return None
-        detail = "its asset is not on the backend"
-        return Finding(verdict=Verdict.GHOST, driver=self.driver, handle=handle, volume=volume.name, detail=detail)
+        self._missing.add(handle)
+        return self._finding(Verdict.GHOST, None, "its asset is not on the backend", volume.name, handle)
 
 
 class SnapshotComparison(ListedSnapshots):
@@ -218,6 +248,30 @@ class SnapshotComparison(ListedSnapshots):
             for each, why in found:
                 given = {"driver": self.driver, "handle": each.handle, "volume": "", "detail": why, "kind": "snapshot"}
                 yield Finding(verdict=verdict, listed=each, **given)
+
+
+def note_term(terms: Terms, asset: ListedAsset) -> None:
+    """Keep, of each cluster and Lease, the latest term in which an asset was changed."""
+    if asset.owner is not None and (term := Fence.parse(asset.changed_in)) is not None:
+        key = (asset.owner.cluster_id, term.lease)
+        if term.outdates(terms.setdefault(key, term)):
+            terms[key] = term
+
+
+def _drift(asset: ListedAsset, volume: Volume) -> str:
+    """Return in what the asset differs from the volume of its name; "" if it is as the volume says."""
+    pointer, promised = volume.annotation(names.HANDLE), whole_bytes(capacity_of(volume))
+    if pointer and pointer != asset.handle:
+        return f"the volume points at {pointer}"
+    if asset.capacity_bytes < promised:
+        return f"holds {asset.capacity_bytes} bytes where the volume promises {promised}"
+    return ""
+
+
+def _names_of(asset: ListedAsset) -> set[str]:
+    """Return all that a volume of another name may point at that leads to the asset."""
+    target = _target(asset.source) if asset.source is not None else ""
+    return {asset.handle, target, _disk(asset.handle)} - {""}
 
 
 def _targets(volume: Volume) -> Iterator[str]:

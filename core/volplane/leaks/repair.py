@@ -27,7 +27,18 @@ from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUME_SNAPSHOT_CONTENTS, VOLUMES, Kind
 from volplane.kube.objects import Volume
 from volplane.leaks.check import LeakCheck
-from volplane.leaks.comparison import Comparison, Finding, Key, SnapshotComparison, Verdict, assets_of, feed_live, paced
+from volplane.leaks.comparison import (
+    Comparison,
+    Finding,
+    Key,
+    SnapshotComparison,
+    Terms,
+    Verdict,
+    assets_of,
+    feed_live,
+    note_term,
+    paced,
+)
 from volplane.operations.operation import Again
 from volplane.operations.registry import Dispatcher, OneShots
 from volplane.requests import AdoptRequest, DeleteRequest, DeleteSnapshotRequest, HookRequest, VolumeIdentity
@@ -207,10 +218,11 @@ class Adoption:
             raise ConfigurationError(f"driver {name} must have the name {former} to take volumes of {former} over")
         giver, taker = (ours, former) if back else (former, ours)
         unsupported = "" if view.supports("adopt") else f"backend {view.backend} does not implement the hook adopt"
-        comparison, found = Comparison(name, ours), []
+        terms: Terms = {}
+        found = []
         pointed_at = paced(() if view.info.marks else self._pointed_at(view, giver, back=back))
         async for asset in assets_of(view, self._deps) if view.info.marks else pointed_at:
-            comparison.add_listed(asset)
+            note_term(terms, asset)
             if (owner := asset.owner) is None:
                 continue
             volume, unfinished = self._cluster.volumes.get(owner.volume_name), False
@@ -219,7 +231,7 @@ class Adoption:
                 unfinished = held_by_predecessor(volume, view) is not back
             if owner.cluster_id == giver or unfinished:
                 found.append((replace(owner, cluster_id=giver), volume, asset.handle))
-        self._check.compare_terms(name, comparison.terms)
+        self._check.compare_terms(name, terms)
         if taken:
             unsupported = unsupported or await self._still_runs(view, stopped=stopped)
         elif (term := self._check.living.get((name, former))) is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from sortedcontainers import SortedList
 
 from volplane import ListedAsset, Ownership, VolumeSource
 from volplane.kube import names
@@ -54,11 +55,15 @@ def judged(
     comparison = Comparison("d", HERE, **options)
     for each in assets:
         comparison.add_listed(each)
-    for each_claim in claims:
-        comparison.add_claim(each_claim)
-    for each_volume in volumes:
-        comparison.add_volume(each_volume)
-    return [(f.verdict.value, f.handle, f.volume) for f in comparison.findings() if f is not None]
+    findings: list[Finding] = []
+    for _ in range(2):  # the caches, then live objects
+        comparison.forget_objects()
+        for each_claim in claims:
+            comparison.add_claim(each_claim)
+        for each_volume in volumes:
+            comparison.add_volume(each_volume)
+        findings = [each for each in comparison.findings() if each is not None]
+    return [(f.verdict.value, f.handle, f.volume) for f in findings]
 
 
 PATH = VolumeSource(kind="local", fields={"path": "/srv/a"})
@@ -160,9 +165,43 @@ def test_it_is_a_finding(case: str) -> None:
     assert judged(**given) == expected
 
 
+@pytest.mark.parametrize("case", [*NOTHING, *FINDINGS])
+def test_what_the_cached_volumes_explain_while_assets_are_listed_changes_no_verdict(case: str) -> None:
+    given, expected = (NOTHING[case], []) if case in NOTHING else FINDINGS[case]
+    cached = {each.name: each for each in given.get("volumes", ())}
+    known = SortedList(each.uid for each in cached.values())
+    assert judged(**given, cached=cached.get, known=known) == expected
+
+
+def test_nothing_is_kept_of_assets_that_their_volumes_explain() -> None:
+    cached = {f"pvc-{number}": volume(f"pvc-{number}") for number in range(200)}
+    comparison = Comparison("d", HERE, SortedList(each.uid for each in cached.values()), cached=cached.get)
+    for number in range(200):
+        comparison.add_listed(asset(str(number)))
+    for each in cached.values():
+        comparison.add_volume(each)
+    assert list(comparison.findings()) == []
+    kept = [getattr(comparison, name) for name in Comparison.__dataclass_fields__]
+    assert not any(each for each in kept if isinstance(each, list | set | dict | SortedList))
+
+
+def test_a_volume_that_points_at_the_asset_of_another_one_is_no_ghost_though_that_explains_it() -> None:
+    cached = {each.name: each for each in (volume(), volume("pvc-u2", handle="h/pvc-u1"))}
+    comparison = Comparison("d", HERE, SortedList(["uid-pvc-u1", "uid-pvc-u2"]), cached=cached.get)
+    comparison.add_listed(asset())
+    for _ in range(2):  # the caches, then live objects
+        comparison.forget_objects()
+        for each in cached.values():
+            comparison.add_volume(each)
+        (finding,) = comparison.findings()
+    assert finding is not None
+    assert (finding.verdict, finding.volume) == (Verdict.DRIFTED, "pvc-u2")
+    assert "marks of volume pvc-u1" in finding.detail
+
+
 def test_a_volume_that_came_after_the_listing_began_is_no_ghost() -> None:
-    assert judged(volumes=[volume()], known=set()) == []
-    assert judged(volumes=[volume()], known={"uid-pvc-u1"}) == [("ghost", "h/pvc-u1", "pvc-u1")]
+    assert judged(volumes=[volume()], known=SortedList()) == []
+    assert judged(volumes=[volume()], known=SortedList(["uid-pvc-u1"])) == [("ghost", "h/pvc-u1", "pvc-u1")]
 
 
 def test_a_volume_out_of_reach_is_no_ghost() -> None:
