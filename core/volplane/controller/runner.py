@@ -94,6 +94,10 @@ class Runner:
     most_steps: int = 50
     """Of a pass. What needs more is never settled."""
     metrics: ControllerMetrics | None = None
+    follows: bool = field(init=False, default=False)
+    """Another process works: decisions are made, so that all is known when this one leads, and no step is taken."""
+    unsettled: set[str] = field(init=False, default_factory=set)
+    """Keys for which there was something to do, or to wait for, while it followed."""
     reasons: dict[str, str] = field(init=False, default_factory=dict)
     """Why each key waits, or what failed, in plain words; keys that are as they should be are absent."""
 
@@ -125,6 +129,12 @@ class Runner:
                 if (key := await self.queue.get()) is None:
                     break
                 workers.create_task(self._work(key), name=f"{self.name}-{number}")
+
+    def lead(self) -> None:
+        """Take the steps that were left to another process."""
+        self.follows = False
+        while self.unsettled:
+            self.enqueue(self.unsettled.pop())
 
     def stop(self) -> None:
         """Let each worker finish its current step, and no more."""
@@ -199,6 +209,11 @@ class Runner:
         for _ in range(self.most_steps):
             if self.queue.closed:
                 return "stopped"
+            if self.follows:
+                self.queue.seen(key)
+                settled = isinstance(self.decide(key, reads), Settled)
+                (self.unsettled.discard if settled else self.unsettled.add)(key)
+                return "followed"
             if not self.may_begin():
                 # Another process may lead by now: what this one decides is no longer to be written.
                 self.reasons[key] = "the lease is over, or nearly"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Final
 from volplane.attach.comparison import AttachmentComparison
 from volplane.controller.actions import started
 from volplane.controller.controller import Controller, Role
+from volplane.controller.leader import Leadership
 from volplane.controller.runner import Runner
 from volplane.drivers.driver import problem
 from volplane.drivers.executor import HookExecutor
@@ -76,6 +78,15 @@ class ControlPlane:
     def synced(self) -> bool:
         """Whether every cache holds what the server had when it was listed."""
         return all(cache.listed.is_set() for cache in self.caches.values())
+
+    def follow(self) -> None:
+        """Let `run` fill the caches and decide, and take no step until `lead`."""
+        for runner in self.runners:
+            runner.follows = True
+
+    def lead(self) -> None:
+        for runner in self.runners:
+            runner.lead()
 
     async def wait_synced(self) -> None:
         for cache in self.caches.values():
@@ -169,6 +180,12 @@ class Term:
     random: Random
     served_on_nodes: bool
     """Whether processes of nodes serve a driver, whose claims are assigned here."""
+    leadership: Leadership = field(default_factory=lambda: Leadership(fence=None, until=0.0, lost=True))
+    """Its right to work; none before it begins."""
+    following: asyncio.Task[None] | None = None
+    """Runs the control plane already, which has followed another process until now."""
+    counted: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
+    """The objects that it has counted for metrics meanwhile."""
     stopping: bool = False
     gave_up: str = ""
     """Why it cannot go on."""
@@ -188,7 +205,8 @@ class Term:
         plane = self.plane
         async with asyncio.TaskGroup() as group:
             events = group.create_task(self.recorder.run(), name="events")
-            controllers = group.create_task(plane.run(), name="controllers")
+            plane.lead()
+            controllers = group.create_task(self._work(), name="controllers")
             finding = [group.create_task(self._check_leaks(), name="leak check")]
             if plane.attachments is not None:
                 finding.append(group.create_task(plane.attachments.run(), name="attachments"))
@@ -219,6 +237,9 @@ class Term:
                 plane.executor.close()
                 await self.recorder.close(EVENT_SECONDS)
                 events.cancel()
+
+    async def _work(self) -> None:
+        await (self.following or self.plane.run())
 
     async def _check_leaks(self) -> None:
         await self.plane.drivers.started.wait()

@@ -102,6 +102,8 @@ class ControllerProcess:
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._loaded = LoadedDrivers()
         self._term: Term | None = None
+        self._next: asyncio.Task[Term] | None = None
+        """Prepares the term in which this process may lead, and lets it follow another one until then."""
         self._leading = asyncio.Event()
         self._elector: Elector | None = None
         self._gave_up = ""
@@ -198,6 +200,9 @@ class ControllerProcess:
             if not working.done():
                 working.cancel()
                 await asyncio.wait({working}, timeout=STOP_SECONDS)
+            if self._next is not None:
+                self._next.cancel()
+            await self._leave(await self._followed())
         if working.done() and not working.cancelled():
             working.result()
         if self._gave_up:
@@ -219,6 +224,7 @@ class ControllerProcess:
             self.metrics.leading[(options.lease_name,)].set(1)
             await self._lead(stop, Leadership(fence=None, until=math.inf))
             return
+        self._next = asyncio.create_task(self._follow())
         lock = LeaseLock(
             self.client,
             namespace=options.home,
@@ -293,13 +299,10 @@ class ControllerProcess:
         log.warning("lease %s: %s", lock.name, text)
         recorder.record(warning(LEASES, lock.taken, "DriversLeftOut", text))
 
-    async def _lead(self, stop: asyncio.Event, leadership: Leadership) -> None:
-        """Run a control plane until `stop`, or until the Lease is over."""
-        # In each term again: the namespace with the sealing key may have been deleted and created again.
+    def _build(self, cluster_id: str, sealer: Sealer) -> Term:
+        """Build the controllers of a term. They write only while this process leads."""
         self._loaded = self._loaded.settled()
-        cluster_id, sealer = await self._bootstrap.run(self._loaded.on_nodes)
         options = self.options
-        lease = f"{options.home}/{options.lease_name}"
         recorder = EventRecorder(self.client, instance=options.identity, now=self.now, metrics=self.metrics)
         parts = Dependencies(
             client=self.client,
@@ -309,24 +312,62 @@ class ControllerProcess:
             sealer=sealer,
             now=self.now,
             random=self._random,
-            fence=lambda: str(leadership.fence or ""),
-            may_begin=leadership.may_begin,
+            fence=lambda: str(term.leadership.fence or ""),
+            may_begin=lambda: term.leadership.may_begin(),  # noqa: PLW0108 - it is another one once the term begins
             metrics=self.metrics,
             lifecycle_metrics=self.metrics,
-            fenced=leadership.fenced,
+            fenced=lambda newer: term.leadership.fenced(newer),  # noqa: PLW0108
         )
-        known_as = lease if leadership.fence is not None else ""
+        known_as = f"{options.home}/{options.lease_name}" if options.leader_elect else ""
         role = replace(options, cluster_id=cluster_id, lease=known_as, scrub=self.configuration.scrubber)
-        self._term = term = Term(
-            build(role, parts),
-            recorder,
-            resync=options.resync,
-            random=self._random,
-            served_on_nodes=bool(self._loaded.on_nodes),
-        )
+        plane, on_nodes = build(role, parts), bool(self._loaded.on_nodes)
+        term = Term(plane, recorder, resync=options.resync, random=self._random, served_on_nodes=on_nodes)
+        return term
+
+    async def _follow(self) -> Term:
+        """Build the next term, and keep its caches and indexes as they must be when this process leads."""
+        term = self._build(*await self._bootstrap.run(self._loaded.on_nodes))
+        term.plane.follow()
+        term.following = asyncio.create_task(term.plane.run(), name="controllers")
+        term.counted, self.metrics.counted = self.metrics.counted, Counter()  # Of all processes the leader shows them.
+        return term
+
+    async def _followed(self) -> Term | None:
+        """Return the term that was prepared; None if there is none that can be used."""
+        preparing, self._next = self._next, None
+        if preparing is None:
+            return None
+        await asyncio.wait({preparing})
+        if preparing.cancelled() or preparing.exception() is not None:
+            return None
+        term = preparing.result()
+        if term.following is not None and not term.following.done() and not term.plane.restored.is_set():
+            return term
+        await self._leave(term)
+        return None
+
+    async def _leave(self, term: Term | None) -> None:
+        """End what a term runs that will not begin."""
+        if term is not None and term.following is not None:
+            term.following.cancel()
+            await asyncio.wait({term.following})
+            term.plane.executor.close()
+
+    async def _lead(self, stop: asyncio.Event, leadership: Leadership) -> None:
+        """Run a control plane until `stop`, or until the Lease is over."""
+        # In each term again: the namespace with the sealing key may have been deleted and created again.
+        cluster_id, sealer = await self._bootstrap.run(self._loaded.on_nodes)
+        term = await self._followed()
+        if term is None or term.plane.role.cluster_id != cluster_id or not term.plane.state.sealer.same_as(sealer):
+            await self._leave(term)
+            term = self._build(cluster_id, sealer)
+        else:
+            self.metrics.counted = term.counted
+        term.leadership = leadership
+        self._term = term
         self._leading.set()
-        self._say_who_is_left_out(recorder)
-        log.info("leads%s", f" by lease {lease}" if options.leader_elect else "")
+        self._say_who_is_left_out(term.recorder)
+        log.info("leads%s", f" by lease {term.plane.role.lease}" if term.plane.role.lease else "")
         try:
             await term.run(stop)
         finally:
@@ -334,6 +375,8 @@ class ControllerProcess:
             self._term = None
             self.metrics.counted = Counter()  # Another process counts from now on.
             self._gave_up = term.gave_up
+            if leadership.fence is not None and not stop.is_set():
+                self._next = asyncio.create_task(self._follow())
             # Another process may lead from now on: a hook that goes on in a thread would work beside its hooks.
             if not stop.is_set() and (left := term.plane.executor.running()):
                 _exit_hard(f"the lease is lost, and hooks have not returned ({', '.join(each.what for each in left)})")

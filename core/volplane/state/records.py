@@ -116,6 +116,13 @@ class Sealer:
         mark.update(subject.encode() + b"\0" + content)
         return mark.hexdigest()
 
+    def same_as(self, other: Sealer) -> bool:
+        """Return whether both have the same keys."""
+        return self._marks() == other._marks()
+
+    def _marks(self) -> list[str]:
+        return [each.sign("", b"") for each in (self, self._nodes) if each is not None]
+
     def signed(self, subject: str, content: bytes, seal: str) -> bool:
         """Return whether this cluster's volplane made the seal."""
         return hmac.compare_digest(seal.encode(), self.sign(subject, content).encode())
