@@ -16,8 +16,9 @@ from integration.led_cluster import ADMIN, OURS, POD, led_cluster, may_ask
 from volplane.asking.leader import LeaderSilent
 from volplane.cli.controller_client import Access
 from volplane.controller.http import HttpAddress, Pages, serve_pages
-from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES
+from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES
 from volplane.kube.names import ENDPOINT
+from volplane.snapshots.groups_objects import GROUPS
 from volplane_embedded.apiserver.users import Access as Wanted
 
 pytestmark = pytest.mark.real_time
@@ -98,6 +99,29 @@ async def test_from_elsewhere_the_api_server_leads_to_it_and_it_answers_to_the_r
                 await leader.status("other")
             # A refusal is no reason to look for the leader elsewhere.
             assert (await leader.status("team"))["namespace"] == "team"
+
+
+async def test_a_snapshot_that_pretends_to_be_a_member_of_a_group_tells_nothing_of_the_content_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The content of a member has the name of the member, which its owner chooses."""
+    async with led_cluster(tmp_path, monkeypatch) as led:
+        reference = {"namespace": "other", "name": "theirs", "uid": "u1"}
+        source, driver = {"snapshotHandle": "secret-handle"}, "absent.example.com"
+        spec = {"volumeSnapshotRef": reference, "driver": driver, "deletionPolicy": "Retain", "source": source}
+        body = VOLUME_SNAPSHOT_CONTENTS.body(metadata={"name": "snapcontent-u1"}, spec=spec)
+        await led.site.client.create(VOLUME_SNAPSHOT_CONTENTS, body)
+        group = {"apiVersion": GROUPS.api_version, "kind": GROUPS.kind, "name": "g", "uid": "any"}
+        metadata = {"name": "snapshot-u1", "namespace": "default", "ownerReferences": [group]}
+        body = VOLUME_SNAPSHOTS.body(metadata=metadata, spec={"source": {"persistentVolumeClaimName": "own"}})
+        await led.site.client.create(VOLUME_SNAPSHOTS, body)
+        tenant = led.user("tenant", lambda wanted: may_ask(wanted) or wanted.namespace == "default")
+        query = {"snapshot": "default/snapshot-u1"}
+        while not (told := await asked(led.admin(), "/explain", query))["found"]:
+            await asyncio.sleep(0.01)
+        assert "secret-handle" in json.dumps(told)
+        text = await silence(tenant, "/explain", query)
+        assert "tenant may not get volumesnapshotcontents snapcontent-u1" in text
 
 
 async def test_who_reads_everything_may_change_nothing_on_the_storage(

@@ -22,7 +22,16 @@ from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES, Kind
 from volplane.kube.objects import Claim, KubeObject, VolumeSnapshot
 from volplane.process.control_plane import ControlPlane
-from volplane.snapshots.groups_objects import GROUP_CONTENTS, GROUPS, VolumeGroupSnapshot
+from volplane.snapshots.groups_objects import (
+    GROUP_CONTENTS,
+    GROUPS,
+    VolumeGroupSnapshot,
+    group_content_name_of,
+    names_group,
+)
+from volplane.snapshots.groups_operation import GROUP_QUEUE
+from volplane.snapshots.operation import QUEUE
+from volplane.snapshots.state import content_name_of, names_snapshot
 from volplane.state.matching import refers_to
 
 AUDIENCE: Final = "volplane"
@@ -76,7 +85,7 @@ def rights_for(path: str, query: Mapping[str, str], plane: ControlPlane) -> Iter
 
 
 def _behind(word: str, key: str, plane: ControlPlane) -> Iterator[Right]:
-    """Yield the rights to what an explanation tells beside the object, whose owner may have it point anywhere."""
+    """Yield the rights to what an explanation tells beside the object, which its owner may have point anywhere."""
     controller = plane.controllers.get(_QUEUES.get(word, ""))
     found = controller.cache.get(key) if controller is not None else None
     if word == "class":  # It names the claims that wait for it.
@@ -87,10 +96,16 @@ def _behind(word: str, key: str, plane: ControlPlane) -> Iterator[Right]:
         volume = plane.state.volumes.get(found.spec.volume_name)
         if volume is not None and not refers_to(volume, found):
             yield "get", VOLUMES, "", volume.name
-    elif isinstance(found, VolumeSnapshot) and (name := found.spec.source.volume_snapshot_content_name):
-        yield "get", VOLUME_SNAPSHOT_CONTENTS, "", name
-    elif isinstance(found, VolumeGroupSnapshot) and (name := found.spec.source.volume_group_snapshot_content_name):
-        yield "get", GROUP_CONTENTS, "", name
+    elif isinstance(found, VolumeSnapshot):
+        contents = plane.controllers.get(QUEUE)
+        content = contents.cache.get(content_name_of(found)) if contents is not None else None
+        if content is not None and not names_snapshot(content, found):
+            yield "get", VOLUME_SNAPSHOT_CONTENTS, "", content.name
+    elif isinstance(found, VolumeGroupSnapshot):
+        contents = plane.controllers.get(GROUP_QUEUE)
+        content = contents.cache.get(group_content_name_of(found)) if contents is not None else None
+        if content is not None and not names_group(content, found):
+            yield "get", GROUP_CONTENTS, "", content.name
 
 
 @dataclass(eq=False)
