@@ -75,7 +75,7 @@ def measure(top: int, deadline: float) -> tuple[int, int]:
     with ExitStack() as whole:
         levels = [_Level(whole.enter_context(ExitStack()), os.open(f"/proc/self/fd/{top}", flags))]
         first = os.fstat(levels[0].fd)
-        size, count, linked = first.st_blocks * _BLOCK, 1, set[int]()
+        size, count = float(first.st_blocks * _BLOCK), 1.0
         while levels and time.monotonic() <= deadline:
             fd = levels[-1].fd
             entry = next(levels[-1].entries, None)
@@ -84,17 +84,17 @@ def measure(top: int, deadline: float) -> tuple[int, int]:
                 continue
             with suppress(OSError):  # It is gone meanwhile, or nothing that can be read.
                 seen = os.stat(entry.name, dir_fd=fd, follow_symlinks=False)
-                if seen.st_dev != first.st_dev or seen.st_ino in linked:
+                if seen.st_dev != first.st_dev:
                     continue
-                size += seen.st_blocks * _BLOCK
-                count += 1
-                if not stat.S_ISDIR(seen.st_mode):
-                    if seen.st_nlink > 1:
-                        linked.add(seen.st_ino)
-                elif len(levels) < _DEEPEST:
+                is_directory = stat.S_ISDIR(seen.st_mode)
+                # Each link counts for its part: to keep in mind which were seen takes what tenants make it take.
+                part = 1.0 if is_directory else 1.0 / max(seen.st_nlink, 1)
+                size += seen.st_blocks * _BLOCK * part
+                count += part
+                if is_directory and len(levels) < _DEEPEST:
                     below = os.open(entry.name, flags | os.O_NOFOLLOW, dir_fd=fd)
                     levels.append(_Level(whole.enter_context(ExitStack()), below))
-        return size, count
+        return round(size), round(count)
 
 
 class _Level:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import threading
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,25 @@ def test_a_tree_is_measured_without_following_links(directory: Path) -> None:
         os.close(fd)
     assert MIB <= size < 2 * MIB
     assert 100 < inodes <= 303
+
+
+def test_a_tree_of_links_is_measured_without_a_list_of_them(directory: Path) -> None:
+    """A tenant has as many as the volume has inodes, and all nodes have one process."""
+    top = directory / "tree"
+    (top / "links").mkdir(parents=True)
+    for number in range(2000):
+        (top / str(number)).write_bytes(b"x")
+        (top / "links" / str(number)).hardlink_to(top / str(number))
+    fd = os.open(top, os.O_PATH)
+    tracemalloc.start()
+    try:
+        _, inodes = measure(fd, float("inf"))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        os.close(fd)
+    assert inodes == 2002
+    assert most < 64 << 10
 
 
 # --- with mounts --------------------------------------------------------------------------------------------------
