@@ -6,6 +6,8 @@ import asyncio
 import logging
 import webbrowser
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from typer import Option
@@ -54,9 +56,10 @@ def ui(
                 console = Console()
                 console.line(f"page {url}")
                 console.note("Ctrl-C stops it.")
-                if browser:
-                    await asyncio.to_thread(webbrowser.open, url)
-                await stop.wait()
+                with TemporaryDirectory(prefix="volplane-ui-") as private:
+                    if browser:
+                        await asyncio.to_thread(webbrowser.open, _leading_to(url, Path(private)))
+                    await stop.wait()
 
     # The page says what cannot be read.
     log = logging.getLogger("volplane.kube")
@@ -66,3 +69,13 @@ def ui(
         eventloop.run(serve)
     finally:
         log.setLevel(level)
+
+
+def _leading_to(url: str, directory: Path) -> str:
+    """Return the address of a file there that leads to the page.
+
+    A browser is started with its address, which every user of the machine can read, and that of the page has the token.
+    """
+    file = directory / "page.html"
+    file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">\n', "utf-8")
+    return file.as_uri()

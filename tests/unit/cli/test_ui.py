@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,8 +43,14 @@ def said(process: subprocess.Popen[str], last: str) -> str:
 
 
 def test_it_prints_an_address_serves_it_and_stops_though_somebody_looks(cluster: Path) -> None:
-    command = [*VOLPLANE, "ui", "--kubeconfig", str(cluster), "--http", "127.0.0.1:1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as page:
+    """The browser is started without the address: every user of the machine reads the arguments of its process."""
+    asked, led, script = (cluster.with_name(name) for name in ("asked", "led", "browser"))
+    script.write_text(f'#!/bin/sh\ncp "${{1#file://}}" {led}\nstat -c %a "$(dirname "${{1#file://}}")" >> {led}\n')
+    script.write_text(script.read_text() + f"echo $1 > {asked}.new\nmv {asked}.new {asked}\n")
+    script.chmod(0o700)
+    command = [*VOLPLANE, "ui", "--open", "--kubeconfig", str(cluster), "--http", "127.0.0.1:1"]
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, "BROWSER": f"{script} %s"}, **streams) as page:
         try:
             found = re.search(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]{40,})", said(page, "Ctrl-C"))
             assert found is not None
@@ -54,10 +63,17 @@ def test_it_prints_an_address_serves_it_and_stops_though_somebody_looks(cluster:
             state = json.loads(line.removeprefix("data: "))
             assert state["server"].startswith("https://127.0.0.1:")
             assert state["silence"] == "no controller answers at 127.0.0.1:1"
+            while not asked.exists():
+                assert page.poll() is None
+                time.sleep(0.01)
+            assert token not in asked.read_text()
+            assert f'url={found[0]}"' in led.read_text()
+            assert led.read_text().endswith("\n700\n")
             page.send_signal(signal.SIGTERM)
             _, err = page.communicate(timeout=20)
             assert (page.returncode, err) == (0, "")
             connection.close()
+            assert not Path(asked.read_text().strip().removeprefix("file://")).exists()
         finally:
             page.kill()
 
