@@ -242,6 +242,23 @@ def test_an_empty_volume_in_the_place_of_a_copy_is_deleted(world: Any) -> None:
     assert list(world.fake.volumes) == ["pvc-u0"]
 
 
+@pytest.mark.parametrize("whose", ["u0", "u1"])
+def test_what_is_known_to_be_the_volume_of_another_is_not_deleted_for_an_empty_copy(world: Any, whose: str) -> None:
+    made = {uid: world.provision(uid).handle for uid in ("u0", "u1")}
+    world.fake.behave(forgets_source=True, one_id=made[whose])
+    error = refused(world, world.saved(world.demand("u2", source_volume=made["u0"])))
+    assert f"{made[whose]!r}, which is another's: it is not deleted" in str(error)
+    assert not error.nothing_done
+    assert world.sent("DeleteVolume") == []
+
+
+def test_nor_is_the_source_by_a_process_that_knows_nothing_else(world: Any) -> None:
+    source = world.provision("u0").handle
+    world.fake.behave(forgets_source=True, one_id=source)
+    refused(world.again(), world.saved(world.demand("u2", source_volume=source)))
+    assert world.sent("DeleteVolume") == []
+
+
 def test_a_second_volume_for_one_request_is_told(new_world: Any) -> None:
     world = new_world(Behaviour(changes_ids=True))
     request = world.saved(world.demand())

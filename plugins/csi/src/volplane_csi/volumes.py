@@ -123,7 +123,15 @@ class Volumes:
         return known.version if known is not None else ""
 
     def _remove_empty(self, request: ProvisionRequest, id_: str, saved: SavedRequest) -> None:
-        """Delete what is no copy although one was asked for; raises Unsupported."""
+        """Delete what is no copy although one was asked for; raises Unsupported.
+
+        Raises BackendError for what a broken driver shows in its place: the volume of another claim, or the source.
+        """
+        if id_ == request.source_volume or self._marks.get(id_) not in (None, saved.mark):
+            raise BackendError(
+                f"the CSI driver answered the request for a copy for {request.name} with volume {id_[:60]!r}, which is "
+                "another's: it is not deleted"
+            )
         doing = f"delete the empty volume {id_[:60]!r} that was made for {request.name} in the place of a copy"
         self._delete(id_, request, doing)
         self._attempts.left_nothing(saved)
