@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.processes import ENVIRONMENT, running, until
-from tests.integration.definitions_of_others import REFERENCE_GRANTS
 from tools.recording import PICTURE, lines_of
 
 from ports import free_port
@@ -250,7 +249,7 @@ def test_the_pages_about_snapshots_and_restores_work_word_for_word(tmp_path: Pat
     instance = fake.add_instance("eu-test-1a").id
     pages = [blocks_of("take-a-snapshot.md"), blocks_of("restore-and-clone.md")]
     assert ["volplane snapshot" in pages[0], "volplane restore" in pages[1]] == [True, True]
-    grants = f"kubectl create namespace team-a\nkubectl apply -f - <<'END'\n{json.dumps(REFERENCE_GRANTS)}\nEND\n"
+    grants = "kubectl create namespace team-a\n"
     parts = (BEFORE_SNAPSHOTS.replace("INSTANCE", instance), pages[0], grants, BETWEEN_THEM, pages[1], AFTER_THEM)
     environment = {
         **ENVIRONMENT,
@@ -267,7 +266,10 @@ def test_the_pages_about_snapshots_and_restores_work_word_for_word(tmp_path: Pat
         (tmp_path / "ebs.json").write_text(json.dumps({"drivers": [driver]}))
         given = ("--config", str(tmp_path / "ebs.json"), "--disks", str(disks), "--data", str(kubeconfig.parent))
         zone = ("--node-label", "topology.kubernetes.io/zone=eu-test-1a")
-        with running(tmp_path / "dev.log", "dev", *given, *zone, "--port", "0", "--http", "127.0.0.1:0") as cluster:
+        gate = ("--feature-gates", "CrossNamespaceVolumeDataSource=true")
+        with running(
+            tmp_path / "dev.log", "dev", *given, *zone, *gate, "--port", "0", "--http", "127.0.0.1:0"
+        ) as cluster:
             until("the cluster serves", kubeconfig.is_file, said=cluster.said)
             ended = subprocess.run(
                 ["bash", "-euxc", "\n".join(parts)],

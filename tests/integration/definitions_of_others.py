@@ -32,7 +32,6 @@ def definition(group: str, version: str, kind: str, *, namespaced: bool, spec: b
     }
 
 
-REFERENCE_GRANTS = definition("gateway.networking.k8s.io", "v1beta1", "ReferenceGrant", namespaced=True)
 VOLUME_POPULATORS = definition("populator.storage.k8s.io", "v1beta1", "VolumePopulator", namespaced=False, spec=False)
 
 

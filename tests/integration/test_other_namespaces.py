@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from integration.definitions_of_others import REFERENCE_GRANTS, install, send
+from integration.definitions_of_others import install, send
 from integration.snapshot_world import World, storage
 from volplane import Unavailable
 from volplane.kube import names
+from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_testing import Cluster
 from volplane_testing.faults import FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
@@ -17,6 +18,7 @@ from volplane_testing.memory import MemoryBackend
 GATE = ("CrossNamespaceVolumeDataSource",)
 SNAPSHOT = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"}
 CLAIM = {"kind": "PersistentVolumeClaim", "name": "data"}
+GRANTS_DEFINITION = "referencegrants.gateway.networking.k8s.io"
 GRANTS = "/apis/gateway.networking.k8s.io/v1beta1/namespaces/default/referencegrants"
 FROM = {"group": "", "kind": "PersistentVolumeClaim", "namespace": "theirs"}
 
@@ -44,8 +46,8 @@ async def prepared(cluster: Cluster, *, grants: bool = True) -> World:
     world.cut()
     await world.status(readyToUse=True)
     cluster.api.create("namespaces", {"metadata": {"name": "theirs"}})
-    if grants:
-        install(cluster, REFERENCE_GRANTS)
+    if not grants:
+        send(cluster, "DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{GRANTS_DEFINITION}")
     return world
 
 
@@ -101,7 +103,8 @@ async def test_without_a_grant_nothing_is_said_of_the_source_and_a_later_one_is_
         assert "default/none of VolumeSnapshot dataSource" in told(cluster)
         assert "serves no ReferenceGrants" in told(cluster)
         assert "not found" not in told(cluster)
-        install(cluster, REFERENCE_GRANTS)
+        for each in definitions("gateway.networking.k8s.io"):
+            install(cluster, each)
         grant(cluster)
         await world.wait(lambda: '"none" not found' in told(cluster))
         cluster.api.delete("persistentvolumeclaims", claim["metadata"]["name"], "theirs")

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from volplane.cli.main import main
+from volplane_embedded.cli.embedded_server import server_settings
 
 COMMAND = [sys.executable, "-m", "volplane", "apiserver"]
 
@@ -137,6 +138,12 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
         (("--port", "0", "--data", "file/below"), 1, "--data: data directory file/below cannot be used"),
         (("--port", "0", "--kubeconfig-out", "file/below"), 1, "--kubeconfig-out file/below cannot be written"),
         (("--port", "70000"), 2, "--port"),
+        (("--feature-gates", "AnyVolume=true"), 1, "'AnyVolume' is not known here; CrossNamespaceVolumeDataSource is"),
+        (
+            ("--feature-gates", "CrossNamespaceVolumeDataSource"),
+            1,
+            "must be CrossNamespaceVolumeDataSource=true or CrossNamespaceVolumeDataSource=false",
+        ),
     ],
 )
 def test_what_cannot_be_had_is_one_line(
@@ -185,6 +192,31 @@ def test_a_default_class_is_set_unless_that_is_disabled(start: Callable[..., Run
         made = ask(kubeconfig, "POST", "/api/v1/namespaces/default/persistentvolumeclaims", claim)
         assert made["spec"].get("storageClassName") == expected
         running.stop()
+
+
+def test_sources_in_other_namespaces_and_grants_come_with_their_gate(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s", "namespace": "team-a"}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "dataSourceRef": source}
+    grants = "/apis/gateway.networking.k8s.io/v1beta1/namespaces/default/referencegrants"
+    kubeconfig = tmp_path / "volplane.kubeconfig"
+    start("--feature-gates", "CrossNamespaceVolumeDataSource=true")
+    body = {"metadata": {"name": "data"}, "spec": spec}
+    made = ask(kubeconfig, "POST", "/api/v1/namespaces/default/persistentvolumeclaims", body)
+    assert made["spec"]["dataSourceRef"] == source
+    granted: dict[str, Any] = {"from": [{"group": "", "kind": "PersistentVolumeClaim", "namespace": "b"}], "to": []}
+    body = {"apiVersion": "gateway.networking.k8s.io/v1beta1", "kind": "ReferenceGrant", "metadata": {"name": "g"}}
+    refused = ask(kubeconfig, "POST", grants, {**body, "spec": granted})
+    assert "spec.to" in refused["message"]
+    granted["to"] = [{"group": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot"}]
+    assert ask(kubeconfig, "POST", grants, {**body, "spec": granted})["spec"] == granted
+
+
+@pytest.mark.parametrize("text", ["", "CrossNamespaceVolumeDataSource=false", " CrossNamespaceVolumeDataSource=0,"])
+def test_a_gate_that_is_off_is_not_on(text: str) -> None:
+    settings = server_settings(data=None, memory=True, host="::1", port=0, kubeconfig_out=None, feature_gates=text)
+    assert not settings.feature_gates
 
 
 def test_a_closed_pipe_ends_nothing_with_a_traceback(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The lives of custom kinds: a kind is served while its CustomResourceDefinition is there.
 
-A new server has the definitions of snapshots, as most clusters do. Deleting a definition deletes its objects, and then
-ends the kind, as the controllers of a stock server do. Source: `pkg/controller/finalizer` of
-k8s.io/apiextensions-apiserver.
+A new server has the definitions of snapshots, as most clusters do, and that of ReferenceGrants with their gate.
+Deleting a definition deletes its objects, and then ends the kind, as the controllers of a stock server do. Source:
+`pkg/controller/finalizer` of k8s.io/apiextensions-apiserver.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from importlib import resources as files
 import msgspec
 
 from volplane_embedded.apiserver.errors import forbidden
+from volplane_embedded.apiserver.kinds import GRANTS_GROUP
 from volplane_embedded.apiserver.kinds.customresourcedefinitions import CLEANUP, defined
 from volplane_embedded.apiserver.namespace_lifecycle import Delete
 from volplane_embedded.apiserver.resources import DEFINITIONS_GROUP, Json, Resource
@@ -42,12 +43,13 @@ _decode = msgspec.json.Decoder(_Stored).decode
 
 @functools.cache
 def _shipped() -> tuple[Json, ...]:
-    data = files.files("volplane_embedded.apiserver").joinpath("data", "definitions.json").read_bytes()
-    return tuple(msgspec.json.decode(data))
+    data = files.files("volplane_embedded.apiserver").joinpath("data")
+    of_snapshots = msgspec.json.decode(data.joinpath("definitions.json").read_bytes())
+    return (*of_snapshots, msgspec.json.decode(data.joinpath("reference_grant.json").read_bytes()))
 
 
 def definitions(*groups: str) -> list[Json]:
-    """Return the CustomResourceDefinitions of these API groups of snapshots, as a client creates them."""
+    """Return the CustomResourceDefinitions of these API groups, as a client creates them."""
     kind = {"apiVersion": f"{DEFINITIONS_GROUP}/v1", "kind": "CustomResourceDefinition"}
     return [{**kind, **each} for each in _shipped() if each["spec"]["group"] in groups]
 
@@ -61,20 +63,27 @@ class CustomKinds:
         self._definitions = next((each for each in objects.resources if each.group == DEFINITIONS_GROUP), None)
 
     def install(self, without: Collection[str]) -> None:
-        """Create the definitions of snapshots, less those of the API groups `without`, if there are no definitions."""
-        if self._definitions is None or self._objects.store.count(storage_of(self._definitions)):
+        """Create the definitions, less those of the API groups `without`, if there are none.
+
+        That of ReferenceGrants is created if it is missing: their gate may be new for what is stored.
+        """
+        if self._definitions is None:
             return
+        storage = storage_of(self._definitions)
+        begun = self._objects.store.count(storage) > 0
         now = format_time(self._objects.now())
         for definition in _shipped():
             name = definition["metadata"]["name"]
-            if definition["spec"]["group"] not in without:
+            group = definition["spec"]["group"]
+            known = self._objects.store.get(storage, name) is not None or (begun and group != GRANTS_GROUP)
+            if group not in without and not known:
                 # Its uid is not drawn, so that those of other objects are the same with it and without it.
                 uid = str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
                 obj: Json = {"metadata": {"name": name, "uid": uid, "creationTimestamp": now}}
                 obj["spec"] = definition["spec"]
                 self._definitions.strategy.default(obj)
                 self._definitions.strategy.prepare_create(obj)
-                self._objects.store.put(storage_of(self._definitions), name, obj)
+                self._objects.store.put(storage, name, obj)
 
     def resume(self) -> None:
         """Continue deletions that a crash interrupted."""

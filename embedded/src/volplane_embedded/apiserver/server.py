@@ -17,7 +17,7 @@ from volplane_embedded.apiserver.deletion import Deletion
 from volplane_embedded.apiserver.discovery import Discovery
 from volplane_embedded.apiserver.errors import StatusError, bad_request
 from volplane_embedded.apiserver.execution import ExecRequest, ExecSource, exec_request
-from volplane_embedded.apiserver.kinds import CROSS_NAMESPACE
+from volplane_embedded.apiserver.kinds import CROSS_NAMESPACE, GRANTS_GROUP
 from volplane_embedded.apiserver.kinds import resources as all_resources
 from volplane_embedded.apiserver.lists import Lists
 from volplane_embedded.apiserver.namespace_lifecycle import INITIAL, NamespaceLifecycle
@@ -69,10 +69,11 @@ class ApiServer:
         without: Collection[str] = (),
         feature_gates: Collection[str] = (),
     ) -> None:
-        """disabled_admission: names of plugins, as in the stock flag. without: API groups of snapshots whose
+        """disabled_admission: names of plugins, as in the stock flag. without: API groups whose
         CustomResourceDefinitions the server does not begin with. without_bookmarks: plurals of kinds whose watches
         get none; a stock server has no watch cache for events, and sends none for quiet kinds if its etcd reports no
-        progress. feature_gates: those that are on, and off by default. Raises ValueError for an unknown name of a
+        progress. feature_gates: those that are on, and off by default; with CrossNamespaceVolumeDataSource the server
+        begins with ReferenceGrants, too. Raises ValueError for an unknown name of a
         plugin or a gate.
         """
         if unknown := sorted(set(feature_gates) - {CROSS_NAMESPACE}):
@@ -103,7 +104,8 @@ class ApiServer:
         self._watches = Watches(self._objects, self._renderer, watch_buffer, without_bookmarks)
         self._open: dict[Watch, Resource] = {}
         """In the order in which they were opened: they are ended in that order, too."""
-        self._begin(without)
+        # Without the gate nothing asks for ReferenceGrants; on a cluster they come with the Gateway API.
+        self._begin(without if CROSS_NAMESPACE in feature_gates else {*without, GRANTS_GROUP})
 
     def _serve(self) -> None:
         """Serve what the definitions of now define, and end the watches of what is not served any more."""

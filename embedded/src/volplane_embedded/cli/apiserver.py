@@ -14,6 +14,7 @@ from volplane.controller import logs
 from volplane_embedded.cli.embedded_server import (
     DataDirectory,
     EmbeddedServer,
+    FeatureGates,
     Host,
     InMemory,
     KubeconfigOut,
@@ -38,6 +39,7 @@ def apiserver(
     host: Host = "127.0.0.1",
     port: Port = 6443,
     kubeconfig_out: KubeconfigOut = None,
+    feature_gates: FeatureGates = "",
     disable_admission: Annotated[
         str,
         typer.Option(
@@ -55,7 +57,9 @@ def apiserver(
     """
     logs.configure(verbosity=verbose)
     logs.log_stray_errors()
-    settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
+    settings = server_settings(
+        data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out, feature_gates=feature_gates
+    )
     disabled = frozenset(name for name in (part.strip() for part in disable_admission.split(",")) if name)
     eventloop.run(lambda stop: _serve(settings, disabled, stop))
 

@@ -30,6 +30,7 @@ from volplane_embedded.cli.development_cluster import (
 )
 from volplane_embedded.cli.embedded_server import (
     DataDirectory,
+    FeatureGates,
     Host,
     InMemory,
     KubeconfigOut,
@@ -61,6 +62,7 @@ def dev(
     host: Host = "127.0.0.1",
     port: Port = 6443,
     kubeconfig_out: KubeconfigOut = None,
+    feature_gates: FeatureGates = "",
     nodes: Annotated[
         int, typer.Option(metavar="N", min=1, max=100, help="How many nodes run pods; all are this machine.")
     ] = 1,
@@ -111,7 +113,9 @@ def dev(
     """
     logs.configure(verbosity=verbose)
     logs.log_stray_errors()
-    settings = server_settings(data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out)
+    settings = server_settings(
+        data=data, memory=memory, host=host, port=port, kubeconfig_out=kubeconfig_out, feature_gates=feature_gates
+    )
     configuration = read_configuration(config)
     if volumes is not None and configuration.drivers is not None:
         raise ConfigurationError(f"--volumes is of the default driver, and {config} names the drivers: leave one out")

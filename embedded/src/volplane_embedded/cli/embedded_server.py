@@ -24,6 +24,7 @@ from volplane.errors import ConfigurationError
 from volplane_embedded.apiserver.certificates import Certificate, ensure_certificate, server_context
 from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.journal import DataDirInUse, SqliteJournal
+from volplane_embedded.apiserver.kinds import CROSS_NAMESPACE
 from volplane_embedded.apiserver.kubeconfig import ensure_token, write_kubeconfig
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Store
@@ -36,12 +37,22 @@ DataDirectory = Annotated[
     Path | None, path_option("--data", "DIR", "Keep everything in this directory, safe against a crash.")
 ]
 InMemory = Annotated[bool, Option("--memory", help="Keep everything in memory only. This is the default.")]
+FeatureGates = Annotated[
+    str,
+    Option(
+        "--feature-gates",
+        metavar="NAME=BOOL,…",
+        help="Feature gates of the API server that are off by default, as the stock flag: "
+        "CrossNamespaceVolumeDataSource=true keeps the namespace of dataSourceRef, and serves ReferenceGrants.",
+    ),
+]
 Host = Annotated[str, Option("--host", metavar="ADDRESS", help="Address to listen on.")]
 Port = Annotated[int, Option("--port", metavar="PORT", min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 KubeconfigOut = Annotated[
     Path | None, path_option("--kubeconfig-out", "FILE", "Where to write the kubeconfig with the token (mode 0600).")
 ]
 
+_BOOLEANS: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 MOST_FILES: Final = 65_536
 """Open files that are enough for all connections, also those that are still shaking hands."""
 
@@ -51,12 +62,14 @@ class ServerSettings:
     """Where an embedded server keeps its objects and where it listens.
 
     data: directory, made if it is absent; None = in memory only. port: 0 = a free port. kubeconfig: file to write.
+    feature_gates: that are on.
     """
 
     data: Path | None
     host: str
     port: int
     kubeconfig: Path
+    feature_gates: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +87,7 @@ class EmbeddedServer:
 
 
 def server_settings(
-    *, data: Path | None, memory: bool, host: str, port: int, kubeconfig_out: Path | None
+    *, data: Path | None, memory: bool, host: str, port: int, kubeconfig_out: Path | None, feature_gates: str = ""
 ) -> ServerSettings:
     """Return the settings from the options of a command.
 
@@ -83,7 +96,21 @@ def server_settings(
     if memory and data is not None:
         raise ConfigurationError("--memory and --data exclude each other: give one of them")
     beside = Path("volplane.kubeconfig") if data is None else data / "kubeconfig"
-    return ServerSettings(data=data, host=host, port=port, kubeconfig=kubeconfig_out or beside)
+    gates = _gates(feature_gates)
+    return ServerSettings(data=data, host=host, port=port, kubeconfig=kubeconfig_out or beside, feature_gates=gates)
+
+
+def _gates(text: str) -> frozenset[str]:
+    """Return the gates that are on in a text as the stock flag takes it. Raises ConfigurationError."""
+    known: dict[str, bool] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = pair.partition("=")
+        if name != CROSS_NAMESPACE:
+            raise ConfigurationError(f"--feature-gates: {name!r} is not known here; {CROSS_NAMESPACE} is")
+        if value.lower() not in _BOOLEANS:
+            raise ConfigurationError(f"--feature-gates: {pair!r} must be {name}=true or {name}=false")
+        known[name] = _BOOLEANS[value.lower()]
+    return frozenset(name for name, on in known.items() if on)
 
 
 def is_loopback(host: str) -> bool:
@@ -162,6 +189,7 @@ def _opened(settings: ServerSettings, disabled_admission: frozenset[str], histor
             now=lambda: datetime.now(UTC),
             store=Store(journal, history=history),
             disabled_admission=disabled_admission,
+            feature_gates=settings.feature_gates,
         )
     except ValueError as refused:
         if journal is not None:

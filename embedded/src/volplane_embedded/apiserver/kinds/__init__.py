@@ -32,6 +32,7 @@ from volplane_embedded.apiserver.resources import Clock, Resource
 __all__ = ["RESOURCES", "resources"]
 
 
+GRANTS_GROUP: Final = "gateway.networking.k8s.io"
 CROSS_NAMESPACE: Final = "CrossNamespaceVolumeDataSource"
 """The one feature gate that can be set, of those that are off by default."""
 
