@@ -157,6 +157,13 @@ CAUGHT_SNAPSHOTS: Mapping[str, tuple[int, str]] = {
     "delete_the_last_good_one_by_its_age": (20, "last-good-one-stays"),
     "take_a_snapshot_again_that_is_gone": (2, "one-snapshot-a-run"),
 }
+
+CAUGHT_GROUPS: Mapping[str, tuple[int, str]] = {
+    "show_a_group_whose_first_member_is_ready": (6, "whole-group"),
+    "make_no_objects_for_the_last_member": (6, "whole-group"),
+    "let_members_go_before_their_group": (0, "members-stay-with-their-group"),
+    "forget_the_snapshots_of_a_deleted_group": (4, "no-leak"),
+}
 """Planted bug of snapshots -> a seed of the scenario `snapshots` that shows it, and the invariant that breaks."""
 
 ALL_CAUGHT = (

@@ -15,6 +15,7 @@ from simulation.attach_plants import ATTACH_PLANTS
 from simulation.change_plants import CHANGE_PLANTS
 from simulation.damage_plants import DAMAGE_PLANTS, TWIN_PLANTS
 from simulation.distributed_plants import DISTRIBUTED_PLANTS
+from simulation.group_plants import GROUP_PLANTS
 from simulation.installation_plants import INSTALLATION_PLANTS
 from simulation.partition_plants import PARTITION_PLANTS
 from simulation.planting import Plant, planted
@@ -40,6 +41,7 @@ ALONE = {
     **TENANT_PLANTS,
     **TRASH_PLANTS,
     **SNAPSHOT_PLANTS,
+    **GROUP_PLANTS,
 }
 ALL = {**PLANTS, **OF_ATTACHMENTS, **ALONE, **DISTRIBUTED_PLANTS}
 SCENARIO = {
@@ -53,6 +55,7 @@ SCENARIO = {
     **dict.fromkeys(TENANT_PLANTS, "hostile"),
     **dict.fromkeys(TRASH_PLANTS, "trash"),
     **dict.fromkeys(SNAPSHOT_PLANTS, "snapshots"),
+    **dict.fromkeys(GROUP_PLANTS, "groups"),
 }
 """Of a plant for which the seed does not choose the scenario."""
 

@@ -64,7 +64,7 @@ class BackendTraits:
     tokens: a client token makes one asset for ever; without, every zone makes what it is asked for (late must be 0
     then). sees_mounts: an asset in use is not deleted. notated: assets are iSCSI units (`NotatedBackend`). attaches:
     assets are attached to nodes before they are mounted; strict: and never to a second one. cuts: there are snapshots
-    (`CuttingBackend`).
+    (`CuttingBackend`). groups: of several assets at one moment, too (`GroupingBackend`).
     """
 
     zones: tuple[str, ...] = ()
@@ -81,6 +81,7 @@ class BackendTraits:
     attaches: bool = False
     strict: bool = True
     cuts: bool = False
+    groups: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -40,6 +40,8 @@ KINDS: Final[Mapping[str, str]] = {
     "volumeattachments.storage.k8s.io": "attachment",
     "volumesnapshots.snapshot.storage.k8s.io": "snapshot",
     "volumesnapshotcontents.snapshot.storage.k8s.io": "content",
+    "volumegroupsnapshots.groupsnapshot.storage.k8s.io": "group",
+    "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io": "group-content",
 }
 _DYNAMIC: Final = "pvc-"
 _SCRUB: Final = "volplane-scrub-"
@@ -103,6 +105,8 @@ class ClusterView:
         self.attachments: dict[str, Json] = {}
         self.snapshots: dict[str, Json] = {}
         self.contents: dict[str, Json] = {}
+        self.groups: dict[str, Json] = {}
+        self.group_contents: dict[str, Json] = {}
         self.claims_by_uid: dict[str, Json] = {}
         self.listeners: list[Callable[[Commit], None]] = []
         self.writes: Counter[tuple[str, str]] = Counter()
@@ -125,6 +129,8 @@ class ClusterView:
             "attachment": self.attachments,
             "snapshot": self.snapshots,
             "content": self.contents,
+            "group": self.groups,
+            "group-content": self.group_contents,
         }
         for storage, kind in KINDS.items():
             server.store.subscribe(storage, partial(self._committed, kind))

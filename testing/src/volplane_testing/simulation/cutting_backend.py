@@ -55,6 +55,8 @@ class CutSnapshot:
     created: float
     ready: float
     failed: bool
+    group: str = ""
+    """Handle of the group of which it is a member; "" = of none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class Scenario:
     restored under their names or attached twice, and nodes that are registered again. hostile: claims whose tenant
     writes all that may be written; hooks are cancelled, too. trash: claims for whose kept volumes
     somebody asks. snapshots: claims of which snapshots are cut. scheduled: runs in which claims have schedules, too.
+    groups: groups of snapshots, of claims with a label.
     alone: only the name of the scenario chooses it.
     """
 
@@ -79,6 +80,7 @@ class Scenario:
     trash: float = 0.0
     snapshots: float = 0.0
     scheduled: float = 0.0
+    groups: float = 0.0
     alone: bool = False
 
 
@@ -267,6 +269,26 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         pods=0.2,
         incarnations=(1, 2),
         kept=0.5,
+        admins=0.0,
+        tenants=0.0,
+        restores=0.0,
+        leaders=0.3,
+        class_changes=0.0,
+        switches=0.0,
+        forced=0.0,
+        grown=0.0,
+        lags=(0.0, 0.5, 5.0),
+    ),
+    "groups": Scenario(
+        alone=True,
+        groups=0.9,
+        claims=(2, 5),
+        static=(0, 0),
+        classes=("fast", "fast", "keep"),
+        static_claims=0.0,
+        pods=0.2,
+        incarnations=(1, 2),
+        kept=0.7,
         admins=0.0,
         tenants=0.0,
         restores=0.0,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from volplane_testing.simulation.backends import BackendTraits
 from volplane_testing.simulation.changes import write_changes
 from volplane_testing.simulation.election import write_damage, write_late_attach, write_partitions
+from volplane_testing.simulation.grouped_snapshots import write_groups
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.installations import write_installations
 from volplane_testing.simulation.interruptions import write_interruptions
@@ -110,6 +111,7 @@ class _Writer:
         write_trash(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.trash, end)
         write_snapshots(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.snapshots, end)
         write_schedules(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.scheduled, end)
+        write_groups(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.groups, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
         write_proxies(self._do, f"{self._seed} {self._name}", end)
@@ -151,7 +153,8 @@ class _Writer:
                 sees_mounts=random.random() < 0.5,
                 attaches=self._scenario.attaches,
                 notated=bool(self._scenario.twins),
-                cuts=bool(self._scenario.snapshots),
+                cuts=bool(self._scenario.snapshots or self._scenario.groups),
+                groups=bool(self._scenario.groups),
                 # Of two leaders only the backend can tell whose call is the later one.
                 strict=leaders or bool(self._scenario.twice) or (self._scenario.attaches and random.random() < 0.5),
             ),
@@ -405,7 +408,9 @@ class _Writer:
         if random.random() < 0.12:
             seconds = random.choice((0.5, 2.0, 10.0)) * random.random()
             self._do(random.uniform(0.0, end), "refuse", status=random.choice((401, 403)), seconds=seconds)
-        if random.random() < 0.06 and not (self._scenario.attaches or self._scenario.snapshots):
+        if random.random() < 0.06 and not (
+            self._scenario.attaches or self._scenario.snapshots or self._scenario.groups
+        ):
             begun = random.uniform(0.0, end)
             self._do(begun, "back_up")
             age = random.uniform(0.0, 20.0)

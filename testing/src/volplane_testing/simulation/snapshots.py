@@ -18,6 +18,7 @@ from volplane_testing.simulation.backends import SimulatedBackend
 from volplane_testing.simulation.cluster_view import Commit, Json, annotations_of, finalizers_of, key_of
 from volplane_testing.simulation.cutting_backend import CutSnapshot, CuttingBackend
 from volplane_testing.simulation.disks import source_key
+from volplane_testing.simulation.grouped_snapshots import GroupedSnapshots, group_of_member
 from volplane_testing.simulation.run_context import CLUSTER_ID, RunContext
 from volplane_testing.simulation.safety import BEGAN, FRESH
 from volplane_testing.simulation.scenarios import ALPHA
@@ -56,6 +57,7 @@ class Snapshots:
 
     def __init__(self, run_context: RunContext, backends: Mapping[str, SimulatedBackend]) -> None:
         self._scheduled = ScheduledSnapshots(run_context)
+        self._grouped = GroupedSnapshots(run_context, backends)
         self.actions: Mapping[str, Callable[..., Coroutine[Any, Any, None] | None]] = {
             "cut": self.cut,
             "end_snapshot": self.end_snapshot,
@@ -69,6 +71,7 @@ class Snapshots:
             "write_data": self.write_data,
             "offer_volume": self.offer,
             **self._scheduled.actions,
+            **self._grouped.actions,
         }
         self._view = run_context.view
         self._disks = run_context.disks
@@ -123,7 +126,8 @@ class Snapshots:
     def _follow(self, commit: Commit, snapshot: Json) -> None:
         meta, source = snapshot["metadata"], snapshot["spec"].get("source", {})
         kept = source.get("volumeSnapshotContentName", "")
-        self._named[key_of(snapshot)].add(kept.removeprefix("snapcontent-") if kept else meta["uid"])
+        own = kept.removeprefix("snapcontent-") if kept else group_of_member(snapshot) or meta["uid"]
+        self._named[key_of(snapshot)].add(own)
         if commit.by_controller and _status(snapshot).get("creationTime"):
             self._shown.setdefault(meta["uid"], _now())
 
@@ -219,6 +223,7 @@ class Snapshots:
 
     def check(self, reasons: Mapping[str, str]) -> None:
         """Check the objects and the storage at rest. reasons: why keys wait."""
+        self._grouped.check(reasons)
         for invariant, about, text in self._wrong():
             waiting = [reason for key, reason in reasons.items() if key.endswith(f" {about}")]
             self._violations.report(invariant, f"{self._view.spell(about)} {text}; {' / '.join(waiting)}")
@@ -239,6 +244,8 @@ class Snapshots:
 
     def _wrong_snapshot(self, key: str, snapshot: Json) -> Iterator[tuple[str, str, str]]:
         meta, status = snapshot["metadata"], _status(snapshot)
+        if group_of_member(snapshot):
+            return  # It goes with its group.
         waiting = any(self._waiting_for("VolumeSnapshot", key))
         held = finalizers_of(snapshot)
         if "deletionTimestamp" in meta and not waiting:
@@ -275,7 +282,7 @@ class Snapshots:
 
     def _wrong_cut(self, made: CutSnapshot) -> Iterator[tuple[str, str, str]]:
         uid = made.owner.snapshot_uid
-        if any(True for _ in self._leading_to(made)):
+        if made.group or any(True for _ in self._leading_to(made)):
             return
         wanted = next((each for each in self._view.snapshots.values() if each["metadata"]["uid"] == uid), None)
         if wanted is not None and "deletionTimestamp" not in wanted["metadata"]:
@@ -475,6 +482,7 @@ class Snapshots:
     def recover(self) -> None:
         """Take back claims for which nothing can be made, at once or later: they would wait without end."""
         self._scheduled.recover()
+        self._grouped.recover()
         if self._cutting:
             asyncio.get_running_loop().call_later(_GIVEN_UP, self._give_up)
 

@@ -18,6 +18,7 @@ from volplane_testing.simulation.changing_backend import ChangingBackend
 from volplane_testing.simulation.cutting_backend import CuttingBackend
 from volplane_testing.simulation.disks import source_key
 from volplane_testing.simulation.external_backends import ExternalBackend, labels_of_nodes
+from volplane_testing.simulation.grouping_backend import GroupingBackend
 from volplane_testing.simulation.hooks import FaultInjector, injecting
 from volplane_testing.simulation.run_context import RunContext
 from volplane_testing.simulation.scenarios import ALPHA, BETA
@@ -46,9 +47,8 @@ class Storages:
         self.labels = labels_of_nodes(self.externals.values())
         """Of the nodes: the zones, and the places of the externals."""
         zones = tuple(labels[ZONE] for labels in self.labels.values())
-        alpha = (
-            ChangingBackend if schedule.alpha.attaches else CuttingBackend if schedule.alpha.cuts else LookingBackend
-        )
+        cutting = GroupingBackend if schedule.alpha.groups else CuttingBackend
+        alpha = ChangingBackend if schedule.alpha.attaches else cutting if schedule.alpha.cuts else LookingBackend
         simulated: tuple[SimulatedBackend, ...] = (
             (NotatedBackend if schedule.alpha.notated else alpha)(ALPHA, schedule.alpha, run_context.chance),
             SimulatedBackend(BETA, replace(schedule.beta, zones=zones), run_context.chance),
