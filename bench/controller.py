@@ -1,6 +1,7 @@
 """The controllers of `volplane run --controllers all --no-leader-elect` with the backends of `bench.backends`.
 
 python -m bench.controller KUBECONFIG [--driver NAME=BACKEND ...] [--root DIR] [--timeout SECONDS] [--rate N] [--loop]
+    [--resync SECONDS] [--lease]
 
 Prints the URL of its HTTP endpoints. Without --driver: `memory.volplane.dev=memory`. For each line on stdin it prints
 the latencies of the event loop since the line before, as JSON: p50, p99 and max in ms.
@@ -27,6 +28,7 @@ from volplane.controller.http import HttpAddress
 from volplane.controller.metrics import Metrics
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
+from volplane.process.duties import ALL_CONTROLLERS
 from volplane.process.process import ControllerProcess, Options
 from volplane_testing.given_plugins import GivenPlugins
 
@@ -69,19 +71,19 @@ class _LoopLatency:
         print(json.dumps({**figures, "loop_max_ms": max(late, default=0.0)}), flush=True)
 
 
-async def _run(kubeconfig: Path, drivers: tuple[DriverSettings, ...], stop: asyncio.Event, *, measured: bool) -> None:
-    transport = await HttpTransport.connect(kubeconfig)
+async def _run(chosen: argparse.Namespace, drivers: tuple[DriverSettings, ...], stop: asyncio.Event) -> None:
+    transport = await HttpTransport.connect(chosen.kubeconfig)
     metrics = Metrics()
     process = ControllerProcess(
         Client(transport, metrics=metrics),
         Configuration(drivers=drivers),
-        Options(leader_elect=False),
+        Options(controllers=frozenset(ALL_CONTROLLERS), leader_elect=chosen.lease, resync=chosen.resync),
         metrics=metrics,
         plugins=GivenPlugins(PLUGINS),
     )
     async with serve_endpoints(HttpAddress("127.0.0.1", 0), process) as url:
         print(url, flush=True)
-        if measured:
+        if chosen.loop:
             _LoopLatency()
         await process.run(stop)
     await transport.close()
@@ -93,6 +95,8 @@ if __name__ == "__main__":
     parser.add_argument("--driver", action="append", metavar="NAME=BACKEND")
     parser.add_argument("--root", type=Path, help="where the backend hostpath keeps its directories")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds a hook may take")
+    parser.add_argument("--resync", type=float, default=600.0, help="seconds between passes over all objects")
+    parser.add_argument("--lease", action="store_true", help="work only while it holds the Lease")
     parser.add_argument("--loop", action="store_true", help="measure the latency of the event loop")
     parser.add_argument("--rate", type=float, help="operations that each driver starts a second; default any number")
     chosen = parser.parse_args()
@@ -100,4 +104,4 @@ if __name__ == "__main__":
         _settings(driver, chosen.root, chosen.timeout, chosen.rate) for driver in chosen.driver or [f"{DRIVER}=memory"]
     )
     logs.configure()
-    eventloop.run(lambda stop: _run(chosen.kubeconfig, settings, stop, measured=chosen.loop))
+    eventloop.run(lambda stop: _run(chosen, settings, stop))

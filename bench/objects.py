@@ -14,6 +14,7 @@ __all__ = [
     "claim",
     "claim_name",
     "free_volume",
+    "pod",
     "volume",
     "volume_name",
 ]
@@ -67,6 +68,30 @@ def free_volume(number: int) -> dict[str, Any]:
         # Defaults are explicit: the store is filled without the admission that adds them.
         "spec": {**spec, "volumeMode": "Filesystem", "hostPath": {**spec["hostPath"], "type": ""}},
         "status": {"phase": "Available"},
+    }
+
+
+def pod(number: int) -> dict[str, Any]:
+    """A running pod that uses `bound_claim` of this number; without apiVersion and kind."""
+    mount = {"name": "data", "mountPath": "/data"}
+    container = {"name": "main", "image": "registry.example.com/service:1.2.3", "volumeMounts": [mount]}
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": TIME}
+    state = {"name": "main", "ready": True, "state": {"running": {"startedAt": TIME}}}
+    return {
+        "metadata": {
+            "name": f"pod-{number}",
+            "namespace": _namespace_of(number),
+            "uid": f"b0d1e500-1111-4222-8333-{number:012d}",
+            "creationTimestamp": TIME,
+            "labels": {"app": f"service-{number % 200}"},
+            "managedFields": [_fields("kubelet", **{"f:status": {"f:conditions": {}, "f:phase": {}}})],
+        },
+        "spec": {
+            "nodeName": f"node-{number % 9}",
+            "containers": [container],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": f"data-{number}"}}],
+        },
+        "status": {"phase": "Running", "conditions": [ready], "containerStatuses": [state]},
     }
 
 

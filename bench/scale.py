@@ -1,18 +1,24 @@
 """How costs grow with the number of objects: CPU per claim, memory per object, time to sync, CPU when idle.
 
     python -m bench.scale curve [--sizes 1000,3000,10000,30000,100000] [--runs 3] [--json FILE] [--plot FILE.svg]
-    python -m bench.scale sync [--pairs 100000]
+    python -m bench.scale sync [--pairs 100000] [--pods 50000]
+    python -m bench.scale resync [--pairs 100000] [--seconds 30]
+    python -m bench.scale failover [--pairs 100000] [--seconds 60]
     python -m bench.scale idle [--pairs 10000] [--seconds 30]
 
 curve: controller CPU per claim in a cluster with that many objects (two fifths bound volumes, two fifths their claims,
 one fifth free volumes of the requested class). sync: seconds from process start to ready, and memory per object when
-idle, less the memory without objects. idle: CPU while nothing changes. Objects have realistic sizes (`bench.objects`).
+idle, less the memory without objects. idle: CPU while nothing changes. resync: 200 claims a second are bound while one
+pass over all objects follows the other. failover: CPU of a process that waits for the Lease, and the time from when it
+takes the Lease of a killed leader until it has bound a claim that waited. Objects are as in `bench.objects`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import signal
 import statistics
 import tempfile
 import time
@@ -26,19 +32,22 @@ from bench.objects import claim, claim_name
 from bench.plot import Line, svg
 
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS
+from volplane.kube.kinds import CLAIMS, LEASES
 
-__all__ = ["curve", "idle", "point", "sync"]
+__all__ = ["curve", "failover", "idle", "point", "resync", "sync"]
+
+LEASE = "volplane-system/volplane"
 
 CLAIMS_MEASURED, WARMING = 1000, 200
-SYNC_BUDGET, MEMORY_BUDGET, IDLE_BUDGET = 15.0, 3.5, 1.0
+SYNC_BUDGET, MEMORY_BUDGET, IDLE_BUDGET = 12.0, 2.5, 1.0
+RATE, LOOP_BUDGET, FOLLOWER_BUDGET, FAILOVER_BUDGET = 200, 20.0, 0.5, 3.0
 
 
 @contextmanager
-def _cluster(pairs: int, volumes: int = 0) -> Iterator[tuple[Path, processes.Process]]:
+def _cluster(pairs: int, volumes: int = 0, pods: int = 0) -> Iterator[tuple[Path, processes.Process]]:
     with tempfile.TemporaryDirectory() as name:
         kubeconfig = Path(name) / "kubeconfig"
-        with processes.server(kubeconfig, pairs=pairs, volumes=volumes) as api:
+        with processes.server(kubeconfig, pairs=pairs, volumes=volumes, pods=pods) as api:
             yield kubeconfig, api
 
 
@@ -110,10 +119,10 @@ def _empty() -> int:
         return run.quiet().memory
 
 
-def sync(pairs: int) -> dict[str, float]:
+def sync(pairs: int, pods: int) -> dict[str, float]:
     """How long the controllers take to list this many volumes and claims, and the memory of their caches."""
     empty = _empty()
-    with _cluster(pairs) as (kubeconfig, api):
+    with _cluster(pairs, pods=pods) as (kubeconfig, api):
         server = api.usage().cpu
         begun = time.perf_counter()
         with processes.controller(kubeconfig) as run:
@@ -126,8 +135,8 @@ def sync(pairs: int) -> dict[str, float]:
         "cpu_seconds": at_ready.cpu,
         "server_cpu_seconds": served,
         "cpu_seconds_to_rest": rest.cpu,
-        "kb_per_object": (rest.memory - empty) / (2 * pairs) / 1000,
-        "peak_kb_per_object": (rest.peak - empty) / (2 * pairs) / 1000,
+        "kb_per_object": (rest.memory - empty) / (2 * pairs + pods) / 1000,
+        "peak_kb_per_object": (rest.peak - empty) / (2 * pairs + pods) / 1000,
         "memory_mib": rest.memory / 2**20,
         "empty_mib": empty / 2**20,
     }
@@ -140,6 +149,105 @@ def idle(pairs: int, seconds: float) -> float:
         begun = time.perf_counter()
         time.sleep(seconds)
         return (run.usage().cpu - before.cpu) / (time.perf_counter() - begun) * 100
+
+
+def resync(pairs: int, seconds: float) -> dict[str, float]:
+    """Latencies of the loop and of binds: without a resync, then while one follows the other."""
+
+    async def main(kubeconfig: Path, run: processes.Controller, prefix: str) -> dict[str, float]:
+        async with clients.connected(kubeconfig) as client:
+            count = int(RATE * seconds)
+            begun: dict[str, float] = {}
+            seen = clients.BoundClaims(client, count, prefix=prefix)
+            watching = asyncio.create_task(seen.follow((await client.list(CLAIMS, namespace="default")).version))
+
+            async def create(name: str) -> None:
+                begun[name] = time.perf_counter()
+                await client.create(CLAIMS, claim(name, "memory"))
+
+            run.loop_latency()
+            start = time.perf_counter()
+            async with asyncio.TaskGroup() as group:
+                for number in range(count):
+                    await asyncio.sleep(max(0.0, start + number / RATE - time.perf_counter()))
+                    group.create_task(create(f"{prefix}-{number:06}"))
+            await watching
+            late = seen.latencies(begun)
+            return {
+                **run.loop_latency(),
+                "bind_p50_ms": late[len(late) // 2] * 1e3,
+                "bind_p99_ms": late[-1 - len(late) // 100] * 1e3,
+            }
+
+    async def prepare(kubeconfig: Path) -> None:
+        async with clients.connected(kubeconfig) as client:
+            await clients.create_class(client)
+
+    figures: dict[str, float] = {}
+    with _cluster(pairs) as (kubeconfig, _):
+        asyncio.run(prepare(kubeconfig))
+        for name, often in (("quiet", 0.0), ("resync", 0.5)):
+            with processes.controller(kubeconfig, "--loop", "--resync", str(often)) as run:
+                if not often:
+                    run.quiet()
+                found = asyncio.run(main(kubeconfig, run, name))
+            figures |= {f"{name}_{key}": value for key, value in found.items()}
+    return figures
+
+
+def failover(pairs: int, seconds: float) -> dict[str, float]:
+    """What a follower costs at rest, and how soon it works once it has the Lease of a leader that was killed."""
+
+    async def main(kubeconfig: Path, leader: processes.Controller) -> dict[str, float]:
+        async with clients.connected(kubeconfig) as client:
+            await clients.create_class(client)
+            former = (await client.get(LEASES, LEASE)).spec.holder_identity
+            os.kill(leader.pid, signal.SIGKILL)
+            await client.create(CLAIMS, claim("waits", "memory"))
+            seen = clients.BoundClaims(client, 1, prefix="waits")
+            watching = asyncio.create_task(seen.follow((await client.list(CLAIMS, namespace="default")).version))
+            while (await client.get(LEASES, LEASE)).spec.holder_identity in (former, "", None):
+                await asyncio.sleep(0.01)
+            taken = time.perf_counter()
+            await watching
+            return {"first_bind_s": seen.at["waits"] - taken}
+
+    with (
+        _cluster(pairs) as (kubeconfig, _),
+        processes.controller(kubeconfig, "--lease") as leader,
+        processes.controller(kubeconfig, "--lease") as follower,
+    ):
+        leader.quiet()
+        before, begun = follower.quiet(), time.perf_counter()
+        time.sleep(seconds)
+        rest = (follower.usage().cpu - before.cpu) / (time.perf_counter() - begun) * 100
+        return {"follower_percent": rest, **asyncio.run(main(kubeconfig, leader))}
+
+
+def _resync(options: argparse.Namespace) -> object:
+    busy, figures = processes.load(), resync(options.pairs, options.seconds)
+    names = {"quiet": "without a resync", "resync": "during one"}
+    budgets = {"resync_loop_p99_ms": f" (at most {LOOP_BUDGET:g})"}
+    processes.report(
+        f"{RATE} claims a second with {options.pairs} volumes and claims ({processes.machine()}; {busy})",
+        {
+            f"{names[key.partition('_')[0]]}: {key.partition('_')[2]}{budgets.get(key, '')}": figures[key]
+            for key in figures
+        },
+    )
+    return figures
+
+
+def _failover(options: argparse.Namespace) -> object:
+    busy, figures = processes.load(), failover(options.pairs, options.seconds)
+    processes.report(
+        f"a follower of {2 * options.pairs} objects ({processes.machine()}; {busy})",
+        {
+            f"per cent of a core at rest (at most {FOLLOWER_BUDGET:g})": figures["follower_percent"],
+            f"seconds from the Lease to the first bind (at most {FAILOVER_BUDGET:g})": figures["first_bind_s"],
+        },
+    )
+    return figures
 
 
 def _curve(options: argparse.Namespace) -> object:
@@ -164,11 +272,11 @@ def _plot(points: list[dict[str, float]]) -> str:
 
 
 def _sync(options: argparse.Namespace) -> object:
-    figures = sync(options.pairs)
+    figures = sync(options.pairs, options.pods)
     processes.report(
-        f"{options.pairs} volumes and {options.pairs} claims ({processes.machine()}; {processes.load()})",
+        f"{options.pairs} volumes, claims, {options.pods} pods ({processes.machine()}; {processes.load()})",
         {
-            f"seconds from start to ready (at most {SYNC_BUDGET:g} for 100,000)": figures["seconds"],
+            f"seconds from start to ready (at most {SYNC_BUDGET:g})": figures["seconds"],
             "controller CPU seconds until ready": figures["cpu_seconds"],
             "API server CPU seconds until ready": figures["server_cpu_seconds"],
             "controller CPU seconds until at rest": figures["cpu_seconds_to_rest"],
@@ -192,16 +300,17 @@ def _idle(options: argparse.Namespace) -> object:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("curve", "sync", "idle"))
+    parser.add_argument("what", choices=("curve", "sync", "idle", "resync", "failover"))
     parser.add_argument("--sizes", default="1000,3000,10000,30000,100000")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--pairs", type=int)
+    parser.add_argument("--pods", type=int, default=50_000)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--plot", type=Path, help="draw the curve into this SVG file")
     parser.add_argument("--json", type=Path, help="keep the figures in this file")
     options = parser.parse_args()
-    options.pairs = options.pairs or {"sync": 100_000}.get(options.what, 10_000)
-    acts = {"curve": _curve, "sync": _sync, "idle": _idle}
+    options.pairs = options.pairs or (10_000 if options.what == "idle" else 100_000)
+    acts = {"curve": _curve, "sync": _sync, "idle": _idle, "resync": _resync, "failover": _failover}
     processes.keep(options.json, acts[options.what](options))
 
 

@@ -1,9 +1,9 @@
 """`volplane apiserver --memory` that starts with many objects, or whose writes cost extra CPU.
 
-python -m bench.server KUBECONFIG [--pairs N] [--volumes N] [--write-ms MS]
+python -m bench.server KUBECONFIG [--pairs N] [--volumes N] [--pods N] [--write-ms MS]
 
-pairs: bound volumes with their claims, as in a real cluster. volumes: free static ones of 1 GiB and no class.
-write-ms: extra CPU per write, spent in threads, as in a server that uses all cores.
+pairs: bound volumes with their claims, as in a real cluster. pods: of the first of these claims. volumes: free static
+ones of 1 GiB and no class. write-ms: extra CPU per write, spent in threads, as in a server that uses all cores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.objects import bound_claim, bound_volume, free_volume
+from bench.objects import bound_claim, bound_volume, free_volume, pod
 
 from volplane.cli.framework import eventloop
 from volplane_embedded.apiserver.requests import Answer
@@ -30,7 +30,7 @@ __all__: list[str] = []
 HISTORY = 50_000
 
 
-def _fill(store: Store, pairs: int, volumes: int) -> None:
+def _fill(store: Store, pairs: int, volumes: int, pods: int) -> None:
     for number in range(pairs):
         bound, claim = bound_volume(number), bound_claim(number)
         store.put("persistentvolumes", bound["metadata"]["name"], bound)
@@ -38,6 +38,9 @@ def _fill(store: Store, pairs: int, volumes: int) -> None:
     for number in range(volumes):
         free = free_volume(number)
         store.put("persistentvolumes", free["metadata"]["name"], free)
+    for number in range(pods):
+        running = pod(number)
+        store.put("pods", key_of(running["metadata"]["namespace"], running["metadata"]["name"]), running)
     store.compact()
 
 
@@ -65,13 +68,14 @@ def _add_cost(server: ApiServer, seconds: float) -> None:
     server.answer = answer  # type: ignore[method-assign]
 
 
-async def _serve(kubeconfig: Path, pairs: int, volumes: int, write_ms: float, stop: asyncio.Event) -> None:
+async def _serve(chosen: argparse.Namespace, stop: asyncio.Event) -> None:
+    kubeconfig: Path = chosen.kubeconfig
     ready = kubeconfig.with_suffix(".begun")
     settings = ServerSettings(data=None, host="127.0.0.1", port=0, kubeconfig=ready)
     async with embedded_server(settings, history=HISTORY) as embedded:
-        _fill(embedded.server.store, pairs, volumes)
-        if write_ms:
-            _add_cost(embedded.server, write_ms / 1000)
+        _fill(embedded.server.store, chosen.pairs, chosen.volumes, chosen.pods)
+        if chosen.write_ms:
+            _add_cost(embedded.server, chosen.write_ms / 1000)
         ready.rename(kubeconfig)
         await stop.wait()
 
@@ -81,6 +85,7 @@ if __name__ == "__main__":
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--volumes", type=int, default=0)
+    parser.add_argument("--pods", type=int, default=0)
     parser.add_argument("--write-ms", type=float, default=0.0)
     chosen = parser.parse_args()
-    eventloop.run(lambda stop: _serve(chosen.kubeconfig, chosen.pairs, chosen.volumes, chosen.write_ms, stop))
+    eventloop.run(lambda stop: _serve(chosen, stop))
