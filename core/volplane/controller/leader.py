@@ -189,13 +189,13 @@ class Elector:
     async def _renew(self, leadership: Leadership, last: float) -> float:
         """Try once to renew; return the seconds until the next try."""
         began = _now()
-        # Half of what is left: one call that hangs leaves time for another.
-        seconds = max(0.1, (last - began) / 2)
+        # Not all that is left: one call that hangs leaves time for another, and a server that takes 4 s is in time.
+        seconds = max(0.1, (last - began) * 3 / 4)
         try:
             if (newer := leadership.behind) is None:
                 self._lease = await self._ask(self.lock.renew, seconds, self._lease)
                 leadership.until = began + self.lock.duration
-                return self.random.uniform(*self.period)
+                return max(0.0, began + self.random.uniform(*self.period) - _now())
             # The storage would refuse us as a former leader: the count has to pass the term that it knows.
             await self._ask(self.lock.count_on, seconds, self._lease, newer.transitions)
             leadership.lost = True
