@@ -18,6 +18,7 @@ from volplane import (
     BackendSpec,
     Capacity,
     CapacityRequest,
+    DeleteGroupSnapshotRequest,
     DeleteRequest,
     DeleteSnapshotRequest,
     DescribeRequest,
@@ -25,7 +26,10 @@ from volplane import (
     Done,
     DriverInfo,
     ExpandRequest,
+    FindGroupSnapshotRequest,
     FindSnapshotRequest,
+    GroupSnapshot,
+    GroupSnapshotRequest,
     InProgress,
     ListRequest,
     ModifyRequest,
@@ -48,7 +52,7 @@ from volplane.csi.client import Channel, SocketChannel
 from volplane_csi.attachments import Attachments
 from volplane_csi.calls import Calls
 from volplane_csi.settings import Settings
-from volplane_csi.snapshots import Snapshots
+from volplane_csi.snapshots import Groups, Snapshots
 from volplane_csi.volumes import Volumes
 
 _EVERY_KEY = ParameterSchema(
@@ -79,6 +83,7 @@ class CsiBackend(BackendSpec):
         self._volumes = Volumes(self._calls, self._settings)
         self._attachments = Attachments(self._calls)
         self._snapshots = Snapshots(self._calls, self._settings)
+        self._groups = Groups(self._calls, self._settings)
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -197,3 +202,18 @@ class CsiBackend(BackendSpec):
     def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | Absent:
         """Look at the snapshot of this id."""
         return self._snapshots.find(request)
+
+    @hookimpl
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot | InProgress:
+        """Save the exact request, and then send it."""
+        return self._groups.create(request)
+
+    @hookimpl
+    def delete_group_snapshot(self, request: DeleteGroupSnapshotRequest) -> Done:
+        """Delete the snapshots of the group of this id."""
+        return self._groups.delete(request)
+
+    @hookimpl
+    def find_group_snapshot(self, request: FindGroupSnapshotRequest) -> GroupSnapshot | Absent:
+        """Look at the group of this id."""
+        return self._groups.find(request)

@@ -28,12 +28,12 @@ class Capabilities:
     plugin: frozenset[str]
     """PluginCapability: services, and ONLINE or OFFLINE for the growth of volumes."""
     controller: frozenset[str]
-    """ControllerServiceCapability."""
+    """ControllerServiceCapability, and GroupControllerServiceCapability."""
     node: frozenset[str] = frozenset()
     """NodeServiceCapability, asked for only where the controller does not grow volumes."""
 
     def can(self, name: str) -> bool:
-        """Return whether the controller service has this capability."""
+        """Return whether the services of the controller have this capability."""
         return name in self.controller
 
 
@@ -51,6 +51,9 @@ def read_capabilities(ask: Ask) -> Capabilities:
     if "CONTROLLER_SERVICE" in of_plugin:
         found = ask("ControllerGetCapabilities", build("ControllerGetCapabilitiesRequest")).capabilities
         controller = frozenset(_name(each.rpc, "Type", each.rpc.type) for each in found[:_MOST])
+    if "GROUP_CONTROLLER_SERVICE" in of_plugin:
+        found = ask("GroupControllerGetCapabilities", build("GroupControllerGetCapabilitiesRequest")).capabilities
+        controller |= {_name(each.rpc, "Type", each.rpc.type) for each in found[:_MOST]}
     node: frozenset[str] = frozenset()
     if "EXPAND_VOLUME" not in controller and {"ONLINE", "OFFLINE"} & of_plugin:
         try:

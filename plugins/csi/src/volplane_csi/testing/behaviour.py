@@ -29,6 +29,8 @@ class Behaviour:
     """Its vendor_version."""
     capabilities: frozenset[str] = ALL_CAPABILITIES
     """Of its controller."""
+    groups: bool = True
+    """It has a group controller."""
     node_capabilities: frozenset[str] = frozenset({"EXPAND_VOLUME", "STAGE_UNSTAGE_VOLUME"})
     """Of its node plugin, which it has too."""
     zones: tuple[str, ...] = ()

@@ -30,6 +30,10 @@ _NEEDS: Final = {
     "ControllerGetVolume": "GET_VOLUME",
     "ControllerModifyVolume": "MODIFY_VOLUME",
 }
+_OF_GROUPS: Final = (
+    *("GroupControllerGetCapabilities", "CreateVolumeGroupSnapshot"),
+    *("GetVolumeGroupSnapshot", "DeleteVolumeGroupSnapshot"),
+)
 _ALWAYS: Final = (
     *("GetPluginInfo", "GetPluginCapabilities", "Probe"),
     *("ControllerGetCapabilities", "NodeGetCapabilities"),
@@ -68,6 +72,8 @@ class FakeSnapshot:
     created: float
     ready_at: float = 0.0
     zone: str = ""
+    group: str = ""
+    """Id of the group whose member it is."""
 
 
 class FakeDriver(FakeCloud):
@@ -104,8 +110,10 @@ class FakeDriver(FakeCloud):
 
     def admit(self, action: str, params: Mapping[str, Any], caller: str) -> None:
         """Refuse what the driver cannot do, and calls without its secrets."""
+        if action in _OF_GROUPS and not self.behaviour.groups:
+            raise CloudFailure("UNIMPLEMENTED", f"{action} is not implemented")
         needed = _NEEDS.get(action)
-        if action not in _ALWAYS and (needed is None or needed not in self.behaviour.capabilities):
+        if action not in (*_ALWAYS, *_OF_GROUPS) and (needed is None or needed not in self.behaviour.capabilities):
             raise CloudFailure("UNIMPLEMENTED", f"{action} is not implemented")
         request = params["request"]
         if "secrets" in request.DESCRIPTOR.fields_by_name and dict(request.secrets) != self.behaviour.secrets:
@@ -135,6 +143,8 @@ class FakeDriver(FakeCloud):
         found: list[Any] = [{"service": service(type="CONTROLLER_SERVICE")}]
         if self.behaviour.zones:
             found.append({"service": service(type="VOLUME_ACCESSIBILITY_CONSTRAINTS")})
+        if self.behaviour.groups:
+            found.append({"service": service(type="GROUP_CONTROLLER_SERVICE")})
         found.append({"volume_expansion": growth(type="ONLINE")})
         return build("GetPluginCapabilitiesResponse", capabilities=found)
 
@@ -145,6 +155,11 @@ class FakeDriver(FakeCloud):
         rpc = message("ControllerServiceCapability.RPC")
         found = [{"rpc": rpc(type=each)} for each in sorted(self.behaviour.capabilities)]
         return build("ControllerGetCapabilitiesResponse", capabilities=found)
+
+    def _GroupControllerGetCapabilities(self, _request: Any) -> Any:  # noqa: N802
+        rpc = message("GroupControllerServiceCapability.RPC")
+        found = [{"rpc": rpc(type="CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT")}]
+        return build("GroupControllerGetCapabilitiesResponse", capabilities=found)
 
     def _NodeGetCapabilities(self, _request: Any) -> Any:  # noqa: N802
         rpc = message("NodeServiceCapability.RPC")
@@ -342,22 +357,25 @@ class FakeDriver(FakeCloud):
         _require_name(request.name)
         found = self.snapshots.get(request.name)
         if found is None:
-            volume = self._volume(request.source_volume_id)
-            number = next(self._numbers)
-            found = FakeSnapshot(
-                id=f"snap-{number:06}",
-                name=request.name,
-                source=volume.id,
-                size=volume.size,
-                created=self.clock(),
-                ready_at=self.clock() + self.behaviour.cut_seconds,
-                zone=volume.zone,
-            )
-            self.contents.begin(found.id, volume.id)
-            self.snapshots[request.name] = found
+            found = self._cut(request.name, self._volume(request.source_volume_id))
         elif found.source != request.source_volume_id:
             raise CloudFailure("ALREADY_EXISTS", f"snapshot {request.name} is of {found.source}")
         return build("CreateSnapshotResponse", snapshot=self._shown_snapshot(found))
+
+    def _cut(self, name: str, volume: FakeVolume, group: str = "") -> FakeSnapshot:
+        made = FakeSnapshot(
+            id=f"snap-{next(self._numbers):06}",
+            name=name,
+            source=volume.id,
+            size=volume.size,
+            created=self.clock(),
+            ready_at=self.clock() + self.behaviour.cut_seconds,
+            zone=volume.zone,
+            group=group,
+        )
+        self.contents.begin(made.id, volume.id)
+        self.snapshots[name] = made
+        return made
 
     def _shown_snapshot(self, snapshot: FakeSnapshot) -> Any:
         seconds, fraction = divmod(snapshot.created, 1)
@@ -368,10 +386,13 @@ class FakeDriver(FakeCloud):
             size_bytes=snapshot.size,
             creation_time={"seconds": int(seconds), "nanos": int(fraction * 1e9)},
             ready_to_use=snapshot.ready_at <= self.clock(),
+            group_snapshot_id=snapshot.group,
         )
 
     def _DeleteSnapshot(self, request: Any) -> Any:  # noqa: N802
         _require(request.snapshot_id, "snapshot_id")
+        if of := [each.group for each in self.snapshots.values() if each.id == request.snapshot_id and each.group]:
+            raise CloudFailure("INVALID_ARGUMENT", f"snapshot {request.snapshot_id} is a member of {of[0]}")
         self.snapshots = {name: each for name, each in self.snapshots.items() if each.id != request.snapshot_id}
         return build("DeleteSnapshotResponse")
 
@@ -390,6 +411,55 @@ class FakeDriver(FakeCloud):
         if found is None:
             raise CloudFailure("NOT_FOUND", f"snapshot {request.snapshot_id} does not exist")
         return build("GetSnapshotResponse", snapshot=self._shown_snapshot(found))
+
+    # --- groups of snapshots ------------------------------------------------------------------------------------
+
+    def members(self, group: str) -> list[FakeSnapshot]:
+        """Return the snapshots of the group with this id."""
+        return [each for each in self.snapshots.values() if each.group == group]
+
+    def _CreateVolumeGroupSnapshot(self, request: Any) -> Any:  # noqa: N802
+        _require_name(request.name)
+        sources, id_ = list(request.source_volume_ids), f"group-of-{request.name}"
+        if not sources or len(set(sources)) < len(sources):
+            raise CloudFailure("INVALID_ARGUMENT", "source_volume_ids names none, or one twice")
+        found = self.members(id_)
+        if found and {each.source for each in found} != set(sources):
+            raise CloudFailure("ALREADY_EXISTS", f"group {request.name} is of other volumes")
+        if not found:
+            volumes = [self._volume(each) for each in sources]
+            found = [self._cut(f"{request.name} {each.id}", each, id_) for each in volumes]
+        return build("CreateVolumeGroupSnapshotResponse", group_snapshot=self._shown_group(id_, found))
+
+    def _shown_group(self, id_: str, members: list[FakeSnapshot]) -> Any:
+        shown = [self._shown_snapshot(each) for each in members]
+        return build(
+            "VolumeGroupSnapshot",
+            group_snapshot_id=id_,
+            snapshots=shown,
+            creation_time=shown[0].creation_time,
+            ready_to_use=all(each.ready_to_use for each in shown),
+        )
+
+    def _group(self, request: Any) -> list[FakeSnapshot]:
+        """Return the members of the group that a request is about, which names them all."""
+        _require(request.group_snapshot_id, "group_snapshot_id")
+        found = self.members(request.group_snapshot_id)
+        if found and {each.id for each in found} != set(request.snapshot_ids):
+            raise CloudFailure("INVALID_ARGUMENT", "snapshot_ids are not those of the group")
+        return found
+
+    def _GetVolumeGroupSnapshot(self, request: Any) -> Any:  # noqa: N802
+        found = self._group(request)
+        if not found:
+            raise CloudFailure("NOT_FOUND", f"group {request.group_snapshot_id} does not exist")
+        group = self._shown_group(request.group_snapshot_id, found)
+        return build("GetVolumeGroupSnapshotResponse", group_snapshot=group)
+
+    def _DeleteVolumeGroupSnapshot(self, request: Any) -> Any:  # noqa: N802
+        gone = {each.id for each in self._group(request)}
+        self.snapshots = {name: each for name, each in self.snapshots.items() if each.id not in gone}
+        return build("DeleteVolumeGroupSnapshotResponse")
 
 
 def _plain(request: Any) -> Any:

@@ -67,11 +67,13 @@ def _find(bench: Bench, **asked: Any) -> GroupSnapshot | None:
 
 def _found(bench: Bench, request: GroupSnapshotRequest, group: GroupSnapshot) -> dict[str, GroupSnapshot | None]:
     context, handles = bench.instance.context(), tuple(each.handle for each in group.snapshots)
-    return {
-        "by name and owner": _find(bench, context=context, name=request.name, owner=request.owner),
+    found = {
         "by handle": _find(bench, context=context, handle=group.handle),
         "by handle and members": _find(bench, context=context, handle=group.handle, snapshots=handles),
     }
+    if bench.info.marks:
+        found["by name and owner"] = _find(bench, context=context, name=request.name, owner=request.owner)
+    return found
 
 
 def _deletion(bench: Bench, request: GroupSnapshotRequest, group: GroupSnapshot) -> DeleteGroupSnapshotRequest:
@@ -168,7 +170,8 @@ def find_group_snapshot_answers_with_the_group(bench: Bench) -> None:
         question = FindSnapshotRequest(context=bench.instance.context(), handle=member.handle)
         single = bench.instance.find_snapshot(question)
         owner = single.owner if single is not None else None
-        bench.require(owner == request.owner, f"find_snapshot of member {member.handle} says the marks are {owner!r}")
+        marks = request.owner if bench.info.marks else None
+        bench.require(owner == marks, f"find_snapshot of member {member.handle} says the marks are {owner!r}")
 
 
 @rule("delete_group_snapshot", waivable=False, after=(find_group_snapshot_answers_with_the_group,))
@@ -189,6 +192,7 @@ def delete_group_snapshot_removes_all_members(bench: Bench) -> None:
 @rule("delete_group_snapshot", waivable=False, after=(delete_group_snapshot_removes_all_members,))
 def delete_group_snapshot_refuses_the_group_of_others(bench: Bench) -> None:
     """`delete_group_snapshot` with other marks is `AlreadyExists`, and all members stay."""
+    bench.require_marks()
     request = _request(bench, _assets(bench))
     group = _cut(bench, request)
     owners = {
