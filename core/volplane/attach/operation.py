@@ -127,27 +127,9 @@ class AttachOperation(_AttachmentOperation):
             return  # Several nodes may have it.
         for other in cluster.attachments_of(volume):
             node, through = other.spec.node_name, other.spec.source.persistent_volume_name
-            if node != attachment.spec.node_name and self._may_be_attached(other, attachment):
+            if node != attachment.spec.node_name and may_be_attached(other, attachment, cluster):
                 verb = "is" if other.status.attached else "may be"
                 raise AttachedElsewhere(f"{through} {verb} attached to {node} by {other.name}", node=node)
-
-    def _may_be_attached(self, other: VolumeAttachment, attachment: VolumeAttachment) -> bool:
-        """Return whether a call for the other one had an effect, or may have had one.
-
-        Of two without a failure the older one is attached first: so a former process began the other one only after a
-        failure of the older one had proven that it had no effect. That failure still shows on this one, then.
-        """
-        progress = self.deps.cluster.progress.attachments.get(other.uid)
-        if other.status.attached or isinstance(progress.step, Attached | Attaching | Detaching | Detached):
-            return not isinstance(progress.step, Detached)
-        if not other.has_finalizer(attacher_finalizer(other.spec.attacher)):
-            return False  # It is written before the first call.
-        record = attachment_intent_of(other)
-        if record is not None and record.hook == "attach" and record.state is not None:
-            return True  # A former process has started a job of the backend.
-        if progress.uncertain is None and other.status.attach_error is None:
-            return attachment.status.attach_error is not None or _age(other) < _age(attachment)
-        return _is_uncertain(other, progress)
 
 
 class DetachOperation(_AttachmentOperation):
@@ -198,6 +180,25 @@ class DetachOperation(_AttachmentOperation):
                 if live.has_finalizer(attacher_finalizer(live.spec.attacher)):
                     return True  # It is detached before it goes.
         return False
+
+
+def may_be_attached(other: VolumeAttachment, attachment: VolumeAttachment, cluster: ClusterState) -> bool:
+    """Return whether a call for the other one had an effect, or may have had one.
+
+    Of two without a failure the older one is attached first: so a former process began the other one only after a
+    failure of the older one had proven that it had no effect. That failure still shows on this one, then.
+    """
+    progress = cluster.progress.attachments.get(other.uid)
+    if other.status.attached or isinstance(progress.step, Attached | Attaching | Detaching | Detached):
+        return not isinstance(progress.step, Detached)
+    if not other.has_finalizer(attacher_finalizer(other.spec.attacher)):
+        return False  # It is written before the first call.
+    record = attachment_intent_of(other)
+    if record is not None and record.hook == "attach" and record.state is not None:
+        return True  # A former process has started a job of the backend.
+    if progress.uncertain is None and other.status.attach_error is None:
+        return attachment.status.attach_error is not None or _age(other) < _age(attachment)
+    return _is_uncertain(other, progress)
 
 
 def _is_uncertain(attachment: VolumeAttachment, progress: AttachmentProgress) -> bool:
