@@ -15,15 +15,19 @@ from volplane import (
     Attachment,
     AttachRequest,
     DeleteRequest,
+    DetachRequest,
     Done,
     ExpandRequest,
+    InProgress,
     InvalidArgument,
     OwnsRequest,
     Unavailable,
     hookimpl,
 )
-from volplane.errors import OutcomeUnknown
-from volplane_testing import FailBefore, FaultyBackend, Hang
+from volplane.attach.operation import AttachOperation
+from volplane.controller.actions import Run
+from volplane.errors import OutcomeUnknown, VolplaneError
+from volplane_testing import FailBefore, FaultyBackend, Hang, Slow
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
 
@@ -97,6 +101,31 @@ class HangsUntilRestarted:
         self._starts += 1
         backend = MemoryBackend(storage=storage)
         return FaultyBackend(backend, {"attach": [Hang()]}) if self._starts == 1 else backend
+
+
+class ListsSlowly:
+    """Makes backends whose lists are half a minute on their way."""
+
+    def __call__(self, storage: MemoryStorage) -> object:
+        return FaultyBackend(MemoryBackend(storage=storage), {"list_assets": [Slow(after=30.0)] * 20})
+
+
+class WorksLong(MemoryBackend):
+    """Attaches and detaches by jobs, and notes what it was asked: hook, uid of the attachment, state."""
+
+    asked: ClassVar[list[tuple[str, str, dict[str, Any]]]] = []
+
+    def _is_done(self, request: AttachRequest | DetachRequest) -> bool:
+        self.asked.append((request.hook, request.attachment, dict(request.context.state or {})))
+        return bool(request.context.state)
+
+    @hookimpl
+    def attach(self, request: AttachRequest) -> Any:
+        return super().attach(request) if self._is_done(request) else InProgress(retry_after=3.0, state={"job": "a"})
+
+    @hookimpl
+    def detach(self, request: DetachRequest) -> Any:
+        return super().detach(request) if self._is_done(request) else InProgress(retry_after=3.0, state={"job": "d"})
 
 
 async def strip(world: World, name: str) -> None:
@@ -257,6 +286,57 @@ async def test_what_a_person_attached_to_a_machine_that_is_no_node_stays() -> No
             "the backend shows it attached to rescue-host, for which there is no VolumeAttachment; a person may want "
             "that, and it stays"
         )
+
+
+async def test_what_is_not_attached_yet_is_not_called_lost() -> None:
+    async with a_world() as world:
+        refused = await world.attach("unknown")
+        assert refused["attached"] is False
+        world.api.delete("nodes", "unknown")
+        await world.cluster.advance(600.0)
+        assert await looked_twice(world) == []
+        volume: Any = world.api.get("persistentvolumes", world.volume)
+        assert "AttachmentLost" not in {event["reason"] for event in world.api.events(volume)}
+
+
+async def test_what_was_detached_while_the_list_was_on_its_way_is_not_called_unexpected() -> None:
+    async with a_world(ListsSlowly()) as world:
+        await world.attach("node-1")
+        comparing = asyncio.create_task(world.compare())
+        await asyncio.sleep(1.0)
+        world.api.delete("volumeattachments", "to-node-1")
+        await comparing
+        assert world.api.all("volumeattachments") == []
+        await world.cluster.advance(5.0)
+        volume: Any = world.api.get("persistentvolumes", world.volume)
+        assert "UnexpectedAttachment" not in {event["reason"] for event in world.api.events(volume)}
+
+
+async def test_what_a_long_attach_or_detach_has_answered_comes_back_to_it() -> None:
+    WorksLong.asked.clear()
+    async with a_world(WorksLong) as world:
+        assert (await world.attach("node-1"))["attached"] is True
+        uid = world.api.get("volumeattachments", "to-node-1")["metadata"]["uid"]  # type: ignore[index]
+        await world.detach("node-1")
+        jobs = (("attach", {}), ("attach", {"job": "a"}), ("detach", {}), ("detach", {"job": "d"}))
+        assert WorksLong.asked == [(hook, uid, state) for hook, state in jobs]
+
+
+async def test_an_attach_that_waited_is_not_begun_once_its_attachment_is_being_deleted() -> None:
+    async with a_world(RefusesToDetach()) as world:
+        await world.attach("node-1")
+        plane = world.cluster.controllers.plane
+        assert plane.attachments is not None
+        attachment = plane.state.attachments.get("to-node-1")
+        assert attachment is not None
+        run = Run(verb="attach", key=attachment.key, uid=attachment.uid, driver=world.driver, asset="any")
+        attach = AttachOperation(plane.attachments.deps)(run)
+        world.api.delete("volumeattachments", "to-node-1")
+        await world.cluster.advance(1.0)
+        world.asset.attached_to.clear()
+        with pytest.raises(VolplaneError):
+            await attach()
+        assert world.asset.attached_to == []
 
 
 async def test_what_carries_the_marks_of_another_cluster_stays_attached() -> None:

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from unit.attach.objects import CSI, FINALIZER, OTHER, PAIR, UNIQUE, attachment, bound, node, pod
 from unit.binding.objects import claim, volume
 from unit.deciding import disk, read, state_with
-from volplane.attach.attach_detach import DELETION_LASTS, AttachDetachState, Decision, decide_pair
+from volplane.attach.attach_detach import DELETION_LASTS, AttachDetachState, Decision, decide_pair, waiting_nodes
 from volplane.attach.attacher import decide_attachment, intent_of
 from volplane.attach.desired import Pair
 from volplane.attach.reconcile import AttachDetach
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
+from volplane.controller.metrics import Metrics
 from volplane.kube import names
 from volplane.kube.kinds import NODES, VOLUMES
 from volplane.kube.objects import Claim, CsiDriver, CsiDriverSpec, KubeObject, Metadata, Pod, Volume, VolumeAttachment
@@ -116,12 +117,39 @@ def test_an_attachment_for_the_attacher_beside_it_has_its_finalizer_and_record_f
     assert isinstance(decide_attachment(made.key, state.cluster, LiveReads()), Run), "nothing else is to be declared"
 
 
-@pytest.mark.parametrize("change", [{"attach_required": False}, {"csi_driver_name": "other.example.com"}])
-def test_an_attachment_for_others_has_what_the_stock_controller_writes(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("change", "here"),
+    [({"attach_required": False}, True), ({"csi_driver_name": "other.example.com"}, True), ({}, False)],
+)
+def test_an_attachment_for_others_has_what_the_stock_controller_writes(change: dict[str, Any], *, here: bool) -> None:
     other = disk(CSI, **{"csi_driver_name": CSI, "attach_required": True, **change})
-    action = decided(*bound(), node(), pod(), drivers=[other], attaches_here=True).action
+    action = decided(*bound(), node(), pod(), drivers=[other], attaches_here=here).action
     assert isinstance(action, Create)
     assert action.body["metadata"] == {"name": PAIR.attachment, "annotations": {names.NODE_UID: "uid-node-a"}}
+
+
+def test_a_failure_to_detach_is_counted_once_and_its_next_one_again() -> None:
+    metrics, going = Metrics(), {"attached": True, "deleted": True}
+    state = world(*bound(), node())
+    controller = AttachDetach(state, pairs=Keys(), nodes=Keys(), metrics=metrics)
+
+    def failures(time: str) -> str:
+        failed = attachment(**going, detach_error="busy")
+        error = replace(failed.status.detach_error, time=time)  # type: ignore[type-var]
+        shown = replace(failed, status=replace(failed.status, detach_error=error), metadata=newer(failed, len(time)))
+        state.cluster.attachments.observe(shown)
+        for _ in range(3):
+            controller.reconcile_pair(PAIR.key, LiveReads())
+        counted = (line for line in metrics.exposition().decode().splitlines() if "duration_seconds_count" in line)
+        return next(line for line in counted if "volume_detach" in line).rpartition(" ")[2]
+
+    assert failures("first") == "1.0"
+    assert failures("second") == "2.0"
+
+
+def test_a_claim_without_a_volume_waits_for_no_node() -> None:
+    state = state_with(claim("c"), node(), pod())
+    assert list(waiting_nodes(claim("c"), state)) == []
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from volplane.attach.desired import same_machine
 from volplane.controller.actions import Create, LiveReads, Patch, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.kube import names
-from volplane.kube.kinds import CSI_DRIVERS
+from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS
 from volplane.kube.objects import (
     AttachmentSource,
     CsiDriver,
@@ -65,7 +65,7 @@ def decided(subject: VolumeAttachment, *objects: KubeObject, **more: Any) -> Any
 
 def status(action: Any) -> dict[str, Any]:
     assert isinstance(action, Patch)
-    assert action.subresource == "status"
+    assert (action.kind, action.subresource) == (ATTACHMENTS, "status")
     found: dict[str, Any] = dict(action.body["status"])
     return found
 
@@ -129,6 +129,24 @@ def test_what_the_hook_returned_becomes_the_status() -> None:
     state.progress.attachments.track(subject.uid).succeeded(Attached({"devicePath": "/dev/xvdba"}))
     expected = {"attached": True, "attachError": None, "attachmentMetadata": {"devicePath": "/dev/xvdba"}}
     assert status(decide_attachment(subject.key, state, LiveReads())) == expected
+
+
+def test_without_the_id_of_the_former_machine_nothing_proves_that_it_is_another_one() -> None:
+    record = write_intent(intent_of(bound()[1], attaching(), "uid-former", "test"))
+    action = decided(attachment(annotations={names.INTENT: record}, finalizers=[FINALIZER]), *bound(), node())
+    assert action.body["metadata"]["annotations"][names.NODE_ID] == "aws:///z/node-a"
+
+
+def test_a_disk_that_was_lost_is_attached_again_though_its_volume_is_being_deleted() -> None:
+    used, made = bound()
+    going = replace(made, metadata=replace(made.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
+    subject = recorded(attached=True)
+    state = world(subject, used, going, node())
+    state.progress.attachments.track(subject.uid).lost = True
+    action = decide_attachment(subject.key, state, LiveReads())
+    assert isinstance(action, Run)
+    assert action.verb == "attach"
+    assert "is being deleted" in str(status(decided(recorded(), used, going, node()))["attachError"])
 
 
 def test_a_long_attach_keeps_the_state_and_waits() -> None:
