@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from scenarios.attached_world import World, a_world
@@ -26,7 +27,8 @@ from volplane import (
 )
 from volplane.attach.operation import AttachOperation
 from volplane.controller.actions import Run
-from volplane.errors import OutcomeUnknown, VolplaneError
+from volplane.errors import OperationError, OutcomeUnknown, VolplaneError
+from volplane.kube import names
 from volplane_testing import FailBefore, FaultyBackend, Hang, Slow
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
@@ -288,6 +290,26 @@ async def test_what_a_person_attached_to_a_machine_that_is_no_node_stays() -> No
         )
 
 
+async def test_a_backend_may_list_a_node_by_its_name_alone() -> None:
+    async with a_world() as world:
+        world.api.create("nodes", {"metadata": {"name": "node-3"}, "spec": {"providerID": "aws:///z/i-3"}})
+        world.asset.attached_to.append("node-3")
+        assert await looked_twice(world) == [], "it is detached from there"
+
+
+async def test_an_attachment_without_the_id_of_its_node_is_compared_by_the_name() -> None:
+    async with a_world() as world:
+        await world.attach("node-1")
+        world.cluster.fail("patch", "volumeattachments", times=50)  # nobody puts it back meanwhile
+        world.api.patch("volumeattachments", "to-node-1", {"metadata": {"annotations": {names.NODE_ID: None}}})
+        assert await looked_twice(world) == ["node-1"]
+        volume: Any = world.api.get("persistentvolumes", world.volume)
+        assert not {event["reason"] for event in world.api.events(volume)} & {"AttachmentLost", "UnexpectedAttachment"}
+        world.asset.attached_to[:] = ["elsewhere"]
+        await looked_twice(world)
+        assert "AttachmentLost" in {event["reason"] for event in world.api.events(volume)}
+
+
 async def test_what_is_not_attached_yet_is_not_called_lost() -> None:
     async with a_world() as world:
         refused = await world.attach("unknown")
@@ -316,10 +338,11 @@ async def test_what_a_long_attach_or_detach_has_answered_comes_back_to_it() -> N
     WorksLong.asked.clear()
     async with a_world(WorksLong) as world:
         assert (await world.attach("node-1"))["attached"] is True
-        uid = world.api.get("volumeattachments", "to-node-1")["metadata"]["uid"]  # type: ignore[index]
+        made: Any = world.api.get("volumeattachments", "to-node-1")
         await world.detach("node-1")
-        jobs = (("attach", {}), ("attach", {"job": "a"}), ("detach", {}), ("detach", {"job": "d"}))
-        assert WorksLong.asked == [(hook, uid, state) for hook, state in jobs]
+        uid, attach, detach = made["metadata"]["uid"], {"job": "a"}, {"job": "d"}
+        first, second = [("attach", uid, {}), ("attach", uid, attach)], [("detach", uid, {}), ("detach", uid, detach)]
+        assert WorksLong.asked == first + second
 
 
 async def test_an_attach_that_waited_is_not_begun_once_its_attachment_is_being_deleted() -> None:
@@ -330,7 +353,11 @@ async def test_an_attach_that_waited_is_not_begun_once_its_attachment_is_being_d
         attachment = plane.state.attachments.get("to-node-1")
         assert attachment is not None
         run = Run(verb="attach", key=attachment.key, uid=attachment.uid, driver=world.driver, asset="any")
-        attach = AttachOperation(plane.attachments.deps)(run)
+        operation = AttachOperation(plane.attachments.deps)
+        attach = operation(run)
+        for other in ({"uid": "of a former one"}, {"key": "gone"}):
+            with pytest.raises(OperationError, match="what it was decided for is gone"):
+                operation(msgspec.structs.replace(run, **other))
         world.api.delete("volumeattachments", "to-node-1")
         await world.cluster.advance(1.0)
         world.asset.attached_to.clear()

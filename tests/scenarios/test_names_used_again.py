@@ -151,6 +151,12 @@ async def test_what_is_being_unmounted_while_its_node_registers_again_is_detache
         assert site.attached_to == []
 
 
+async def test_a_pass_over_everything_looks_at_what_is_attached_and_at_what_is_wanted() -> None:
+    async with a_site() as site:
+        controller = site.cluster.controllers.plane.controllers["attach-detach"]
+        assert set(controller.resync()) == {f"node-1/{site.unique}"}
+
+
 async def test_a_new_machine_with_the_id_of_the_former_one_gets_the_disk() -> None:
     async with a_site("gce://p/z/node-1") as site:
         site.api.delete("nodes", "node-1")

@@ -140,11 +140,32 @@ def test_a_failure_to_detach_is_counted_once_and_its_next_one_again() -> None:
         state.cluster.attachments.observe(shown)
         for _ in range(3):
             controller.reconcile_pair(PAIR.key, LiveReads())
-        counted = (line for line in metrics.exposition().decode().splitlines() if "duration_seconds_count" in line)
-        return next(line for line in counted if "volume_detach" in line).rpartition(" ")[2]
+        lines = [line for line in metrics.exposition().decode().splitlines() if "volume_detach" in line]
+        seconds, number = (next(line for line in lines if f"seconds_{what}" in line) for what in ("sum", "count"))
+        took = state.cluster.seconds_since(failed.metadata.deletion_timestamp)
+        assert float(seconds.rpartition(" ")[2]) == took * float(number.rpartition(" ")[2])
+        return number.rpartition(" ")[2]
 
     assert failures("first") == "1.0"
     assert failures("second") == "2.0"
+
+
+def test_the_attachment_of_a_former_machine_is_deleted_though_the_volume_is_wanted() -> None:
+    record = intent_of(bound()[1], disk(CSI, csi_driver_name=CSI, attach_required=True), "uid-node-a", "test")
+    known = {names.NODE_UID: "uid-node-a", names.NODE_ID: "aws:///z/node-a", names.INTENT: write_intent(record)}
+    left = attachment(attached=True, annotations=known)
+    state = world(*bound(), node(uid="new", provider_id="aws:///z/i-2"), pod(), left)
+    controller = AttachDetach(state, pairs=Keys(), nodes=Keys())
+    action = controller.reconcile_pair(PAIR.key, LiveReads())
+    assert isinstance(action, Delete), action
+    assert state.deletion_pending(PAIR) > 0
+
+
+def test_what_is_wanted_again_is_not_detached_by_force_for_the_time_before() -> None:
+    used = (*bound(), node(ready="Unknown", in_use=[UNIQUE]), attachment(attached=True))
+    state = world(*used, pod(), unwanted_for=300.0)
+    AttachDetach(state, pairs=Keys(), nodes=Keys()).reconcile_pair(PAIR.key, LiveReads())
+    assert state.unwanted == {}
 
 
 def test_a_claim_without_a_volume_waits_for_no_node() -> None:

@@ -13,7 +13,7 @@ from volplane.attach.attach_detach import AttachDetachState
 from volplane.attach.desired import Pair
 from volplane.attach.operation import AttacherHandlers
 from volplane.attach.reconcile import AttachDetach
-from volplane.kube.objects import KubeObject, Node, VolumeAttachment
+from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, Node, VolumeAttachment
 from volplane.state.progress import UnrecordedAttachment
 
 
@@ -128,6 +128,19 @@ def test_a_node_that_is_ready_again_wakes_the_pods_there() -> None:
     world = World(node(ready="Unknown"))
     world.becomes(node())
     assert world.nodes.keys == ["node-a"]
+    assert PAIR.key in world.pairs.keys
+
+
+def test_a_driver_whose_volumes_need_no_attaching_any_more_wakes_them_and_no_other_change_does() -> None:
+    made = CsiDriver(metadata=Metadata(name=CSI, uid="u", resource_version="1"))
+    world = World(node(), made)
+    drivers = world.state.cluster.csi_drivers
+    drivers.observe(replace(made, metadata=newer(made, 2)))
+    assert world.pairs.keys == []
+    drivers.observe(replace(made, metadata=newer(made, 3), spec=CsiDriverSpec(attach_required=False)))
+    assert PAIR.key in world.pairs.keys
+    world.pairs.keys.clear()
+    drivers.observe_deleted(CSI, "u")
     assert PAIR.key in world.pairs.keys
 
 

@@ -28,7 +28,9 @@ def failed(made: VolumeAttachment, code: int | None) -> VolumeAttachment:
     return replace(made, status=replace(made.status, attach_error=error))
 
 
-def other(code: int | None = 0, *, job: tuple[str, dict[str, str] | None] | None = None, **more: Any) -> VolumeAttachment:
+def other(
+    code: int | None = 0, *, job: tuple[str, dict[str, str] | None] | None = None, **more: Any
+) -> VolumeAttachment:
     """The attachment of node-a. code: of the failure that it shows; 0 = none. job: hook and state on record."""
     annotations = {}
     if job is not None:
