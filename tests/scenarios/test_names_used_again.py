@@ -157,6 +157,19 @@ async def test_a_pass_over_everything_looks_at_what_is_attached_and_at_what_is_w
         assert set(controller.resync()) == {f"node-1/{site.unique}"}
 
 
+async def test_a_pod_that_is_there_before_its_node_gets_its_volume_once_that_registers() -> None:
+    async with a_site() as site:
+        site.remove("pods", "first")
+        site.report("node-1")
+        await site.cluster.advance(10.0)
+        site.start_pod("early", "node-3")
+        await site.cluster.advance(10.0)
+        assert site.attached_to == []
+        site.register("node-3")
+        await site.cluster.advance(10.0)
+        assert site.attached_to == ["node-3"]
+
+
 async def test_a_new_machine_with_the_id_of_the_former_one_gets_the_disk() -> None:
     async with a_site("gce://p/z/node-1") as site:
         site.api.delete("nodes", "node-1")

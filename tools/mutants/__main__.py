@@ -28,8 +28,8 @@ EXCUSED: Final = Path(__file__).with_name("excused.toml")
 SAVED_EVERY: Final = 5.0
 """Seconds."""
 PACKAGES: Final = (
-    *("attach", "binding", "expand", "intents", "leaks", "operations", "placement", "protection", "provision"),
-    *("reclaim", "roles", "state"),
+    *("attach", "binding", "drivers", "expand", "intents", "leaks", "operations"),
+    *("placement", "protection", "provision", "reclaim", "roles", "state"),
 )
 """Packages of the core in which changes are judged: what decides and what destroys."""
 MODULES: Final = (
@@ -39,7 +39,7 @@ MODULES: Final = (
 )
 """And what keeps a process from deciding on the wrong state, or from acting at the wrong time."""
 JUDGED: Final = tuple(f"core/volplane/{name}" for name in (*(f"{package}/" for package in PACKAGES), *MODULES))
-ROOMS: Final = (*PACKAGES, "drivers", "kube", "process")
+ROOMS: Final = (*PACKAGES, "kube", "process")
 TESTS: Final = (
     "tests/scenarios",
     "tests/unit/controller",
