@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from volplane import (
     Absent,
@@ -21,10 +21,11 @@ from volplane import (
     Snapshot,
     SnapshotPage,
     SnapshotRequest,
+    VolumeInUse,
     hookimpl,
 )
 from volplane_testing.memory import MemoryBackend
-from volplane_testing.memory_storage import MemorySnapshot, MemoryStorage
+from volplane_testing.memory_storage import MemoryAsset, MemorySnapshot, MemoryStorage
 
 
 class _Cuts(MemoryBackend):
@@ -324,6 +325,37 @@ class UnmarksCutsFirst(_Cuts):
         return super().delete_snapshot(request)
 
 
+class _ShowsSnapshots(MemoryBackend):
+    """Assets of the colour "backing" are their snapshot itself."""
+
+    def _seen(self, asset: MemoryAsset) -> Asset:
+        shown = str(asset.demand[-2]) if ("colour", "backing") in cast("tuple[object, ...]", asset.demand[3]) else ""
+        return replace(super()._seen(asset), backing_snapshot=shown)
+
+    @hookimpl
+    def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done:
+        self._refuse_shown(request.handle)
+        return super().delete_snapshot(request)
+
+    def _refuse_shown(self, handle: str) -> None:
+        shown = [asset.name for asset in self.storage.assets.values() if self._seen(asset).backing_snapshot == handle]
+        if shown:
+            raise VolumeInUse(f"{handle} is shown by {shown}")
+
+
+class DeletesSnapshotsUnderAssets(_ShowsSnapshots):
+    def _refuse_shown(self, handle: str) -> None: ...
+
+
+class DeletesShownSnapshotsWithAssets(_ShowsSnapshots):
+    @hookimpl
+    def delete(self, request: DeleteRequest) -> Done | InProgress:
+        asset = self.storage.by_handle(request.volume.handle)
+        if asset is not None and (shown := self._seen(asset).backing_snapshot):
+            self.storage.snapshots.pop(shown, None)
+        return super().delete(request)
+
+
 SNAPSHOT_BUGS: dict[type[MemoryBackend], str] = {
     CutsAgain: "a-snapshot-is-made-once",
     ComparesNoAsset: "a-snapshot-of-another-asset-is-refused",
@@ -344,6 +376,8 @@ SNAPSHOT_BUGS: dict[type[MemoryBackend], str] = {
     RestoresTheOldSize: "an-asset-from-a-snapshot-can-be-larger",
     RestoresAPart: "an-asset-smaller-than-its-snapshot-is-refused",
     SnapshotsDieWithTheirSource: "a-snapshot-outlives-its-source",
+    DeletesSnapshotsUnderAssets: "a-snapshot-stays-under-assets-that-show-it",
+    DeletesShownSnapshotsWithAssets: "a-snapshot-stays-under-assets-that-show-it",
     NeedsTheSourceLonger: "the-source-is-free-once-the-moment-has-passed",
     CutsLater: "an-asset-from-a-snapshot-has-the-data-of-its-moment",
     GivesTheSource: "an-asset-is-copied",

@@ -50,6 +50,7 @@ def subject(kind: Callable[..., MemoryBackend], points: int, **storage: Any) -> 
     return Subject(
         lambda options: kind(options, storage=memory),
         other_parameters={"colour": "red"},
+        backing_parameters={"colour": "backing"},
         mutable_parameters={"colour": "blue"},
         segments=tuple({ZONE: zone} for zone in memory.zones),
         static_source=VolumeSource(kind="csi", fields={"driver": DRIVER, "volumeHandle": "by-hand"}),
@@ -92,6 +93,7 @@ def test_a_correct_backend_keeps_every_rule(storage: Mapping[str, Any]) -> None:
         "the-limit-of-a-node-is-kept",
         "a-copy-is-made-in-the-place-asked-for",
         "archives-are-listed-apart",
+        "a-snapshot-stays-under-assets-that-show-it",
     }
 
 
@@ -99,8 +101,9 @@ def test_between_them_they_judge_every_rule() -> None:
     kept: set[str] = set()
     for storage in ({"delay": 30.0}, {"zones": ("a", "b"), "most_attached": 2}):
         kept.update(report(MemoryBackend, **storage).named(RuleStatus.KEPT))
-    # MemoryBackend archives nothing: a backend of directories is judged by that rule.
-    assert kept == {rule.name for rule in RULES} - {"archives-are-listed-apart"}
+    # MemoryBackend archives nothing, and copies: backends of directories are judged by these rules.
+    others = {"archives-are-listed-apart", "a-snapshot-stays-under-assets-that-show-it"}
+    assert kept == {rule.name for rule in RULES} - others
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)

@@ -75,4 +75,4 @@ def test_folders_with_snapshots_keep_every_rule(example: ModuleType, tmp_path: P
     assert report.passed, str(report)
     about_snapshots = {rule.name for rule in snapshots.RULES}
     unjudged = about_snapshots & set(report.named(RuleStatus.NOT_APPLICABLE))
-    assert unjudged == {"a-copy-is-made-in-the-place-asked-for"}
+    assert unjudged == {"a-copy-is-made-in-the-place-asked-for", "a-snapshot-stays-under-assets-that-show-it"}

@@ -45,6 +45,8 @@ class Subject:
     """Legal parameters that ask for a different asset."""
     snapshot_parameters: Mapping[str, str] = field(default_factory=dict)
     """Of a VolumeSnapshotClass, as strings."""
+    backing_parameters: Mapping[str, str] | None = None
+    """Parameters with which a demand for ReadOnlyMany gets its snapshot itself (`Asset.backing_snapshot`)."""
     mutable_parameters: Mapping[str, str] = field(default_factory=dict)
     """What `modify` shall be asked for."""
     capacity_bytes: int = GIB
@@ -156,7 +158,8 @@ _VALUES: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     "factory": (callable, "the backend's class, or a function that makes an instance of options"),
     **dict.fromkeys(("options", "unreachable"), _OPTIONS),
     **dict.fromkeys(("driver_name", "cluster_id"), (_is_text, "a text")),
-    **dict.fromkeys(("parameters", "other_parameters", "snapshot_parameters", "mutable_parameters"), _PARAMETERS),
+    **dict.fromkeys(("parameters", "snapshot_parameters", "mutable_parameters"), _PARAMETERS),
+    **dict.fromkeys(("other_parameters", "backing_parameters"), _PARAMETERS),
     **dict.fromkeys(("capacity_bytes", "crash_points", "page_assets"), _COUNT),
     "segments": (_tuple_of(Mapping), "a tuple of mappings, topology key to place"),
     "nodes": (_tuple_of(NodeIdentity), "a tuple of NodeIdentity"),

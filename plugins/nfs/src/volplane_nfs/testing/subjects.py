@@ -148,6 +148,7 @@ def subject_on(
         {"shares": share, **options},
         parameters=parameters,
         other_parameters={**parameters, "mode": "0700"},
+        backing_parameters={**parameters, "backingSnapshot": "true"},
         static_source=VolumeSource(kind="nfs", fields={"server": host, "path": f"{path}/by-hand"}),
         foreign_sources=(
             VolumeSource(kind="nfs", fields={"server": "other.example.com", "path": f"{path}/by-hand"}),

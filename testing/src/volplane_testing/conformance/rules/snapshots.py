@@ -7,8 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from volplane.assets import InProgress, Snapshot, SnapshotOwnership, SnapshotPage
-from volplane.errors import AlreadyExists, BackendError, InvalidArgument, NotFound, ResourceExhausted, Unsupported
+from volplane.assets import AccessMode, InProgress, Snapshot, SnapshotOwnership, SnapshotPage
+from volplane.errors import (
+    AlreadyExists,
+    BackendError,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unsupported,
+    VolumeInUse,
+)
 from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, ListSnapshotsRequest, ProvisionRequest
 from volplane_testing.conformance.bench import Bench, Cut, Made
 from volplane_testing.conformance.instance import pages_of, shown
@@ -415,6 +423,31 @@ def a_snapshot_outlives_its_source(bench: Bench) -> None:
 
 
 @rule("create_snapshot", "delete", after=(a_snapshot_outlives_its_source,))
+def a_snapshot_stays_under_assets_that_show_it(bench: Bench) -> None:
+    """An asset that shows its snapshot without a copy names it (`backing_snapshot`): `delete_snapshot` is `VolumeInUse`
+    until the last of them is deleted, which leaves the snapshot.
+    """
+    if bench.subject.backing_parameters is None:
+        raise NotApplicable("Subject.backing_parameters names none")
+    cut, modes = bench.cut(bench.make()), (AccessMode.READ_ONLY_MANY,)
+    parameters = bench.parameters(bench.subject.backing_parameters)
+    shown = [bench.make(_restore(bench, cut, access_modes=modes, parameters=parameters)) for _ in range(2)]
+    backing = [made.asset.backing_snapshot for made in shown]
+    if not any(backing):
+        raise NotApplicable("an asset for readers has storage of its own")
+    expected = cut.snapshot.handle
+    bench.require(backing == [expected] * 2, f"the assets show {backing}, expected {expected}")
+    for made in shown:
+        deletion = bench.snapshot_deletion(cut)
+        bench.require_refused("delete_snapshot", deletion, VolumeInUse, why="an asset shows it", retry=True)
+        bench.remove(made)
+        bench.require_gone(made, "its deletion while it showed a snapshot")
+        _require_there(bench, cut, "the deletion of an asset that showed it")
+    bench.drop(cut)
+    _require_gone(bench, cut, "its deletion after that of the assets that showed it")
+
+
+@rule("create_snapshot", "delete", after=(a_snapshot_outlives_its_source,))
 def the_source_is_free_once_the_moment_has_passed(bench: Bench) -> None:
     """`create_snapshot` has returned the snapshot, which need not be ready: its source can be deleted at once, and the
     snapshot becomes ready and makes an asset.
@@ -635,6 +668,7 @@ RULES = (
     an_asset_from_a_snapshot_can_be_larger,
     an_asset_smaller_than_its_snapshot_is_refused,
     a_snapshot_outlives_its_source,
+    a_snapshot_stays_under_assets_that_show_it,
     the_source_is_free_once_the_moment_has_passed,
     an_asset_from_a_snapshot_has_the_data_of_its_moment,
     an_asset_is_copied,
