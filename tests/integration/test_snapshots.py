@@ -145,6 +145,26 @@ async def test_a_deleted_snapshot_is_deleted_on_the_storage_without_class_and_cl
         ]
 
 
+async def test_a_snapshot_that_is_anothers_is_an_error_of_the_backend_and_nobody_restores_from_it() -> None:
+    """A driver that gives one snapshot to two tenants would give one of them the data of the other."""
+    made = storage()
+    given = Answer(Snapshot(handle="memory-snapshot-2", size_bytes=1 << 30, ready=True), effect=False)
+    backend = FaultyBackend(MemoryBackend(storage=made), {"create_snapshot": [None, *[given] * 50]})
+    async with Cluster([backend]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.status(readyToUse=True)
+        assert world.content()["status"]["snapshotHandle"] == "memory-snapshot-2"
+        world.cut("theirs")
+        await world.wait(lambda: ((world.snapshot("theirs") or {}).get("status") or {}).get("error"))
+        error = world.snapshot("theirs")["status"]["error"]["message"]
+        assert f"already that of VolumeSnapshotContent {world.content()['metadata']['name']}" in error
+        assert "snapshotHandle" not in (world.content("theirs").get("status") or {})
+        assert not world.snapshot("theirs")["status"].get("readyToUse")
+        assert [*made.snapshots] == ["memory-snapshot-2"]
+
+
 async def test_a_retained_content_outlives_its_snapshot_and_is_bound_to_another_one() -> None:
     made = storage()
     async with Cluster([MemoryBackend(storage=made)]) as cluster:

@@ -182,6 +182,7 @@ class SnapshotOperations:
         if result.source and result.source != identity.handle:
             made = f"snapshot {result.handle} is of {result.source}"
             raise errors.AlreadyExists(f"{made}, and one of {identity.handle} was asked for")
+        self._require_own(content, result)
         self._found(progress, result)
 
     async def _find(
@@ -189,6 +190,7 @@ class SnapshotOperations:
     ) -> None:
         found = await self._look(content, driver)
         if found is not None:
+            self._require_own(content, found)
             self._found(progress, found)
             self._tell(content, found)
             return
@@ -226,6 +228,13 @@ class SnapshotOperations:
             return driver.typed_parameters(parameters, of_snapshot=True)
         except errors.InvalidArgument:
             return {}
+
+    def _require_own(self, content: VolumeSnapshotContent, found: Snapshot) -> None:
+        """Raise AlreadyExists for what the driver has given to another content: it may have another tenant's data."""
+        known = content.status.snapshot_handle or content.spec.source.snapshot_handle
+        if not known and (other := self.state.shared_with(content, found.handle)):
+            taken = f"snapshot {found.handle} is already that of VolumeSnapshotContent {other}"
+            raise errors.AlreadyExists(f"{taken}: the driver gives out one snapshot twice")
 
     def _found(self, progress: ContentProgress, found: Snapshot) -> None:
         cluster = self.state.cluster
