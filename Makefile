@@ -154,10 +154,16 @@ $(BIN)/helm: constraints-helm.txt | $(STAMP)
 	@$(BIN)/python -m tools.helm
 
 # URLS: project URLs for the metadata, which only the publisher knows: make dist URLS="Homepage=https://…"
+# IMAGE=no: without the image, which takes a minute and Debian, root and buildah.
 .PHONY: dist
-dist: $(STAMP) ## Build wheels, source distributions, chart and checksums into dist/, the same bytes each time
+dist: $(STAMP) ## Build what is released into dist/: distributions, chart, image, SBOM, checksums
 	@rm -rf dist
-	@$(BIN)/python -m tools.dist --out dist $(foreach url,$(URLS),--url "$(url)")
+	@$(BIN)/python -m tools.dist --out dist $(if $(filter no,$(IMAGE)),,--image $(BACKENDS)) $(foreach url,$(URLS),--url "$(url)")
+
+.PHONY: release-check
+release-check: $(STAMP) ## Build twice, compare, verify, and install what was built into a new environment
+	@rm -rf build/release
+	@$(BIN)/python -m tools.dist.check --out build/release
 
 # BACKENDS: those in the image. TAG: its name. Debian, as root, with buildah. IMAGE_ARGS: --newest.
 BACKENDS ?= hostpath,nfs

@@ -1,9 +1,11 @@
-"""`make dist`: every wheel and source distribution, the same bytes each time, of use without the repository."""
+"""`make dist`: what is released, the same bytes each time, of use without the repository; and what checks it."""
 
 from __future__ import annotations
 
 import email.message
 import email.parser
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -14,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from tests.packaging.clean_environment import CleanEnvironment, borrow
+from tools.dist.check import differing, wrong_metadata
+from tools.dist.distributions import CONSTRAINTS, pins
 from trove_classifiers import classifiers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -56,7 +60,8 @@ def metadata_of(wheel: Path) -> email.message.Message:
 
 def test_each_distribution_has_a_wheel_and_a_source_distribution(dist: Path) -> None:
     wanted = {f"{name}-0.1.0{end}" for name in NAMES for end in ("-py3-none-any.whl", ".tar.gz")}
-    assert {path.name for path in dist.iterdir()} == wanted | {"SHA256SUMS", "volplane-chart-0.1.0.tgz"}
+    others = {"SHA256SUMS", "volplane-chart-0.1.0.tgz", "volplane-0.1.0.cdx.json"}
+    assert {path.name for path in dist.iterdir()} == wanted | others
 
 
 def test_the_checksums_are_those_of_all_files(dist: Path) -> None:
@@ -69,6 +74,71 @@ def test_the_chart_is_packed_as_helm_packs_it(dist: Path) -> None:
     with tarfile.open(dist / "volplane-chart-0.1.0.tgz") as archive:
         names = set(archive.getnames())
     assert {"volplane/Chart.yaml", "volplane/values.yaml", "volplane/values.schema.json"} <= names
+
+
+def test_the_list_of_packages_has_what_cyclonedx_requires_and_no_address(dist: Path) -> None:
+    """The required fields are those of the JSON schema of CycloneDX 1.6."""
+    text = (dist / "volplane-0.1.0.cdx.json").read_text()
+    told = json.loads(text)
+    assert (told["bomFormat"], told["specVersion"], told["version"]) == ("CycloneDX", "1.6", 1)
+    assert re.fullmatch("urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", told["serialNumber"])
+    assert re.fullmatch(r"[0-9-]{10}T[0-9:]{8}Z", told["metadata"]["timestamp"])
+    components = [told["metadata"]["component"], *told["components"]]
+    assert all(each["type"] in ("application", "library") and each["name"] for each in components)
+    references = [each["bom-ref"] for each in told["components"]]
+    assert len(set(references)) == len(references)
+    assert "://" not in text
+    hashes = {each["name"]: each["hashes"][0]["content"] for each in told["components"] if "hashes" in each}
+    assert hashes == {
+        name.replace("_", "-"): hashlib.sha256((dist / f"{name}-0.1.0-py3-none-any.whl").read_bytes()).hexdigest()
+        for name in NAMES
+    }
+
+
+def test_the_list_has_each_package_that_ours_need_in_the_version_that_is_pinned(dist: Path) -> None:
+    told = json.loads((dist / "volplane-0.1.0.cdx.json").read_text())["components"]
+    versions = {each["name"]: each["version"] for each in told}
+    pinned = dict(pin.split("==") for file in CONSTRAINTS for pin in pins(file))
+    others = {name: version for name, version in versions.items() if not name.startswith("volplane")}
+    assert others.items() <= pinned.items()
+    assert {"kubernetes", "uvloop", "grpcio", "boto3", "google-cloud-compute", "yarl", "cryptography"} <= others.keys()
+    assert not {"pytest", "ruff", "mypy", "sphinx"} & others.keys(), "what only the work on volplane needs"
+
+
+def test_a_file_that_differs_or_is_missing_in_another_build_is_named(tmp_path: Path) -> None:
+    for directory, names in (("one", "ab"), ("other", "ac")):
+        (tmp_path / directory).mkdir()
+        for name in names:
+            (tmp_path / directory / name).write_text(directory)
+    found = list(differing(tmp_path / "one", tmp_path / "other"))
+    assert found == [f"{name} is not the same in two builds" for name in "abc"]
+
+
+def test_metadata_that_an_index_would_refuse_is_named(dist: Path, tmp_path: Path) -> None:
+    assert list(wrong_metadata(dist)) == []
+    wheel = tmp_path / "volplane-0.1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(
+            "volplane-0.1.0.dist-info/METADATA",
+            "Metadata-Version: 2.4\nName: volplane\nVersion: 0.2\nClassifier: Topic :: Everything\n\nWords.\n",
+        )
+    assert list(wrong_metadata(tmp_path)) == [
+        f"{wheel.name}: there is no Topic :: Everything",
+        f"{wheel.name}: its page is empty, or no Markdown",
+        f"{wheel.name} has version 0.2; volplane has 0.1.0",
+    ]
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("volplane-0.1.0.dist-info/METADATA", "Metadata-Version: 2.4\nName: volplane\nVersion: new\n")
+    [refused] = wrong_metadata(tmp_path)
+    assert "'new' is invalid for 'version'" in refused
+
+
+@pytest.mark.soak
+def test_what_is_built_may_be_published(tmp_path: Path) -> None:
+    """As `make release-check`: builds twice, compares, installs with the pinned versions, runs the demo."""
+    command = [sys.executable, "-m", "tools.dist.check", "--out", str(tmp_path / "dist")]
+    checked = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=900)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_another_build_gives_the_same_bytes(dist: Path, tmp_path: Path) -> None:

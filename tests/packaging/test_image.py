@@ -18,7 +18,7 @@ from types import ModuleType
 import pytest
 from tools.image.__main__ import NAMES, build, context
 from tools.image.debian import DebianPackage, fetch, read_lock, root_archive
-from tools.image.sbom import sbom
+from tools.sbom import of_image
 
 from volplane.cli.installation import PORT, USER
 
@@ -101,8 +101,8 @@ def test_the_list_of_packages_names_each_with_digest_and_licence(tmp_path: Path)
         wheel(tmp_path, "volplane", {}, "License-Expression: Apache-2.0"),
         wheel(tmp_path, "Other_Thing", {}, "License: MIT"),
     ]
-    text = sbom([DebianPackage("libc6", "1:2+deb", "0" * 64)], wheels, EPOCH)
-    assert sbom([DebianPackage("libc6", "1:2+deb", "0" * 64)], wheels, EPOCH) == text
+    text = of_image([DebianPackage("libc6", "1:2+deb", "0" * 64)], wheels, EPOCH)
+    assert of_image([DebianPackage("libc6", "1:2+deb", "0" * 64)], wheels, EPOCH) == text
     told = json.loads(text)
     assert (told["bomFormat"], told["specVersion"]) == ("CycloneDX", "1.6")
     assert {each["purl"]: each.get("licenses") for each in told["components"]} == {

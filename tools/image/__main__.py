@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tools.dist.distributions import ROOT, epoch
 from tools.image import debian
-from tools.image.sbom import sbom
-from tools.image.wheels import BACKENDS, ROOT, collect
+from tools.image.wheels import BACKENDS, collect
+from tools.sbom import of_image
 
 NAMES: Final = (
     "base-files",
@@ -75,15 +76,15 @@ def context(out: Path, backends: Sequence[str], *, newest: bool = False) -> None
     for directory in (out, scratch):
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-    epoch = _epoch()
+    time = epoch()
     packages = debian.newest(NAMES) if newest else debian.read_lock()
-    debian.root_archive(debian.fetch(packages, scratch / "debian"), out / "debian.tar", epoch)
+    debian.root_archive(debian.fetch(packages, scratch / "debian"), out / "debian.tar", time)
     wheels = collect(backends, out / "wheels", scratch)
-    (out / "sbom.cdx.json").write_text(sbom(packages, wheels, epoch), "utf-8")
+    (out / "sbom.cdx.json").write_text(of_image(packages, wheels, time), "utf-8")
     for file in (ROOT / "deploy" / "Containerfile", ROOT / "deploy" / "image" / "install.py"):
         shutil.copyfile(file, out / file.name)
     for path in out.rglob("*"):
-        os.utime(path, (epoch, epoch))
+        os.utime(path, (time, time))
 
 
 def build(context: Path, tag: str) -> Path:
@@ -95,35 +96,28 @@ def build(context: Path, tag: str) -> Path:
     layout, archive = Path(f"{context}.layout"), context / "image.tar"
     shutil.rmtree(layout, ignore_errors=True)
     file = context / "Containerfile"
-    epoch = int(file.stat().st_mtime)
-    options = ["--isolation", "chroot", "--timestamp", str(epoch), "--quiet"]
+    time = int(file.stat().st_mtime)
+    options = ["--isolation", "chroot", "--timestamp", str(time), "--quiet"]
     subprocess.run([*buildah, "build", *options, "--tag", tag, "--file", str(file), str(context)], check=True)
     subprocess.run([*buildah, "push", "--quiet", tag, f"oci:{layout}:{tag}"], check=True)
-    _pack(layout, archive, epoch)
+    _pack(layout, archive, time)
     for directory in (layout, f"{context}.storage"):
         shutil.rmtree(directory, ignore_errors=True)
     return archive
 
 
-def _pack(layout: Path, archive: Path, epoch: int) -> None:
+def _pack(layout: Path, archive: Path, time: int) -> None:
     """An OCI archive is a tar of the layout; this one has one time and one order, which buildah's own has not."""
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as packed:
         for path in sorted(layout.rglob("*")):
             info = packed.gettarinfo(path, str(path.relative_to(layout)))
-            info.mtime, info.uid, info.gid, info.uname, info.gname = epoch, 0, 0, "", ""
+            info.mtime, info.uid, info.gid, info.uname, info.gname = time, 0, 0, "", ""
             info.mode = 0o755 if path.is_dir() else 0o644
             if path.is_file():
                 with path.open("rb") as content:
                     packed.addfile(info, content)
             else:
                 packed.addfile(info)
-
-
-def _epoch() -> int:
-    """SOURCE_DATE_EPOCH, by default the time of the last commit."""
-    given = os.environ.get("SOURCE_DATE_EPOCH")
-    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
-    return int(given or subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from tools.dist import build
+from tools.dist.distributions import CONSTRAINTS, build, pins
 
 __all__ = ["BACKENDS", "collect"]
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 BACKENDS: Final = ("hostpath", "nfs")
 """Of the image, unless others are asked for: aws-ebs brings 35 MB of a library along, gce-pd 150 MB."""
 PYTHON: Final = "3.11"
@@ -30,11 +29,9 @@ def collect(backends: Iterable[str], into: Path, scratch: Path) -> list[Path]:
     if missing := wanted - {path.name.split("-")[0] for path in ours}:
         raise ValueError(f"there is no distribution {', '.join(sorted(missing))}")
     into.mkdir(parents=True)
-    constraints = [ROOT / "constraints.txt"]
-    if "gce-pd" in backends:
-        constraints.append(ROOT / "constraints-google.txt")
+    constraints = [CONSTRAINTS[0]] if "gce-pd" not in backends else list(CONSTRAINTS)
     unhashed = scratch / "versions.txt"
-    unhashed.write_text("\n".join(sorted({pin for file in constraints for pin in _pins(file)})) + "\n", "utf-8")
+    unhashed.write_text("\n".join(sorted({pin for file in constraints for pin in pins(file)})) + "\n", "utf-8")
     core = next(path for path in ours if path.name.startswith("volplane-"))
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     command += ["--only-binary", ":all:", "--python-version", PYTHON, "--implementation", "cp"]
@@ -48,7 +45,3 @@ def collect(backends: Iterable[str], into: Path, scratch: Path) -> list[Path]:
         if not OURS.match(path.name) and hashlib.sha256(path.read_bytes()).hexdigest() not in known:
             raise ValueError(f"{path.name} is not what the constraints say: its SHA-256 is another one")
     return wheels
-
-
-def _pins(file: Path) -> list[str]:
-    return re.findall(r"^([A-Za-z0-9._-]+==\S+)", file.read_text("utf-8"), re.MULTILINE)
