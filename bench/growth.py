@@ -347,7 +347,9 @@ def _point(axis: Axis, size: int) -> dict[str, float]:
         act, units = axis.act or World.live, MANY
         if axis.act is _namespaces:
             units = -(-max(MANY, size) // size) * size
-        await act(world, FEW if axis.act is not _namespaces else size)
+        world.size = min(size, MANY)
+        await act(world, FEW)  # what only the first units cost
+        world.size = size
         gc.collect()
         gc.freeze()
         meters.loop.milliseconds.clear()

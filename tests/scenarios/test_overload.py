@@ -135,8 +135,9 @@ async def test_claims_are_bound_and_the_lease_is_kept_while_watches_are_cut_and_
         await cluster.create_class("d", driver="d.example.com")
         script, turns = cluster.script, Random(7)
         client = Client(FaultTransport(InProcessTransport(cluster.server), script))
-        named = {"namespace": "volplane-system", "name": "volplane", "identity": "one"}
-        lock = LeaseLock(client, **named, now=clock.now, duration=LEASE_SECONDS)
+        lock = LeaseLock(
+            client, namespace="default", name="volplane", identity="one", now=clock.now, duration=LEASE_SECONDS
+        )
         terms: list[Leadership] = []
 
         async def work(leadership: Leadership) -> None:
