@@ -60,6 +60,7 @@ class StatePoller(Generic[K, V]):
         self._interval = interval
         self._early = early
         self._slowdown = 1.0
+        self._relaxed = _RELAXED
         self._relaxed_until = -math.inf
         self._changed = threading.Condition()
         self._wanted: dict[K, float] = {}
@@ -175,12 +176,18 @@ class StatePoller(Generic[K, V]):
                 self._next_caller = moment
             return max(moment - now, 0.001)
 
-    def relax(self, seconds: float) -> None:
-        """Make the period half as long again while callers wait for something else, such as their rate.
+    def expect(self, key: K) -> None:
+        """Include the key in the next fetch that a caller of another key begins: one may ask for this key soon."""
+        with self._changed:
+            self._wanted.setdefault(key, self._clock())
+
+    def relax(self, seconds: float, factor: float = _RELAXED) -> None:
+        """Make the period longer by this factor while callers wait for something else, such as their rate.
 
         More of them share a fetch then.
         """
         with self._changed:
+            self._relaxed = factor
             self._relaxed_until = max(self._relaxed_until, self._clock() + seconds)
 
     def slow_down(self) -> None:
@@ -208,7 +215,7 @@ class StatePoller(Generic[K, V]):
     @property
     def _period(self) -> float:
         relaxed = self._clock() < self._relaxed_until
-        return self._interval * self._slowdown * (_RELAXED if relaxed else 1.0)
+        return self._interval * self._slowdown * (self._relaxed if relaxed else 1.0)
 
     def _fresh(self, key: K, oldest: float) -> Observation[V] | None:
         observation = self._known.get(key)

@@ -110,6 +110,7 @@ def test_every_answer_of_every_method_is_a_message_of_google(monkeypatch: pytest
     live(call, clock, {"region": REGION}, "regionDisks")
     call("globalOperations.list")
     call("globalOperations.aggregatedList")
+    call("instances.aggregatedList")
     with pytest.raises(GceError):
         call("disks.get", zone=A, disk="d")
     assert called == set(METHODS) == set(Method)

@@ -38,6 +38,7 @@ class Method(StrEnum):
     REGION_DISKS_RESIZE = "regionDisks.resize"
     REGION_DISKS_SET_LABELS = "regionDisks.setLabels"
     REGION_DISKS_UPDATE = "regionDisks.update"
+    INSTANCES_AGGREGATED_LIST = "instances.aggregatedList"
     INSTANCES_ATTACH_DISK = "instances.attachDisk"
     INSTANCES_DETACH_DISK = "instances.detachDisk"
     INSTANCES_GET = "instances.get"
@@ -87,6 +88,7 @@ _REQUESTS: Mapping[Method, str] = {
     Method.REGION_DISKS_RESIZE: "ResizeRegionDiskRequest",
     Method.REGION_DISKS_SET_LABELS: "SetLabelsRegionDiskRequest",
     Method.REGION_DISKS_UPDATE: "UpdateRegionDiskRequest",
+    Method.INSTANCES_AGGREGATED_LIST: "AggregatedListInstancesRequest",
     Method.INSTANCES_ATTACH_DISK: "AttachDiskInstanceRequest",
     Method.INSTANCES_DETACH_DISK: "DetachDiskInstanceRequest",
     Method.INSTANCES_GET: "GetInstanceRequest",

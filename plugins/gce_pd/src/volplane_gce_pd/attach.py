@@ -97,8 +97,8 @@ class Attacher:
         self._node_name = node_name
         self._queues = VmQueues(compute.settings.operations_per_vm, compute.clock)
         self._failures: BoundedCache[tuple[InstanceKey, DiskKey], int] = BoundedCache()
-        self._attaching: BoundedCache[tuple[InstanceKey, DiskKey], DiskKey] = BoundedCache()
-        """The operation by which this process attaches, or has attached, a disk."""
+        self._attaching: BoundedCache[tuple[InstanceKey, DiskKey], tuple[DiskKey, int]] = BoundedCache()
+        """The operation by which this process attaches a disk, and its size in GiB."""
 
     # --- attach -------------------------------------------------------------------------------------------------
 
@@ -113,6 +113,9 @@ class Attacher:
                 f"gce://{settings.project}/{settings.region}-a/{request.node.name}"
             )
         outcome = self._finished(call, Method.INSTANCES_ATTACH_DISK, key, vm, f"attach {key[1]} to {request.node.name}")
+        begun = self._attaching.get((vm, key))
+        if begun is not None and self._operations.proves(call, Method.INSTANCES_ATTACH_DISK):
+            return self._done((vm, key), begun[1])
         with self._looking_again(key, vm):
             return self._attach(request, key, vm, outcome, call)
 
@@ -153,9 +156,12 @@ class Attacher:
                 f"{found.key[1]} is attached to {request.node.name} as {found.mode}, but {mode} is asked for; it must "
                 "be detached there first"
             )
+        return self._done(pair, disk.size)
+
+    def _done(self, pair: tuple[InstanceKey, DiskKey], size: int) -> Attachment:
         self._failures.drop(pair)
         self._attaching.drop(pair)
-        return Attachment(metadata={_DISK_SIZE: str(disk.size)})
+        return Attachment(metadata={_DISK_SIZE: str(size)})
 
     def _refuse_elsewhere(self, disk: Disk, vm: InstanceKey, mode: str) -> None:
         others = [user for user in disk.users if user != vm]
@@ -216,6 +222,9 @@ class Attacher:
             return Done()
         doing = f"detach {key[1]} from {request.node.name}"
         outcome = self._finished(call, Method.INSTANCES_DETACH_DISK, key, vm, doing)
+        if self._operations.proves(call, Method.INSTANCES_DETACH_DISK):
+            self._failures.drop((vm, key))
+            return Done()
         with self._looking_again(key, vm):
             return self._detach(request, key, vm, outcome, call)
 
@@ -238,9 +247,10 @@ class Attacher:
 
     def _wait_for_attachment(self, vm: InstanceKey, key: DiskKey) -> None:
         """Raise RetryLater while an attachment is under way: a machine shows a disk only once that is done."""
-        operation = self._attaching.get((vm, key))
-        if operation is None:
+        begun = self._attaching.get((vm, key))
+        if begun is None:
             return
+        operation = begun[0]
         running = self._compute.operations.current(operation)
         if running is not None and not running.done:
             raise RetryLater(self._compute.operations.next_poll(operation))
@@ -304,7 +314,7 @@ class Attacher:
             retry = self._operations.begin(call, method, disk.key, *incarnation, state={}, queue=vm, **fields)
             started = True
             if method is Method.INSTANCES_ATTACH_DISK and (running := self._operations.named(retry.state)) is not None:
-                self._attaching.put((vm, disk.key), running)
+                self._attaching.put((vm, disk.key), (running, disk.size))
         except GceError as error:
             gone = method is Method.INSTANCES_DETACH_DISK and code_of(error) in NOT_FOUND
             if gone or "No attached disk" in error.message:  # It was detached since it was read.
@@ -314,8 +324,6 @@ class Attacher:
         finally:
             if not started:
                 self._queues.leave(vm, disk.key)
-            self._compute.changed(disk.key)
-            self._compute.changed(vm)
         return retry
 
     def _failure(self, error: GceError, key: DiskKey, vm: InstanceKey, doing: str) -> BackendError:

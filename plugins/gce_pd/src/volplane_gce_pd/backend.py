@@ -136,7 +136,7 @@ class GcePdBackend(DiskBackend):
         """Find the disk by its name in all zones of the region, in any state, by calls that begin now."""
         with self.translating_errors(f"look for the disk of {request.name}"):
             found = self._compute.named_now(disk_name(request.owner))
-        for disk in found.disks:
+        for disk in found.found:
             if LABELS.owner(disk.labels, request.owner.cluster_id) == request.owner and disk.state != "DELETING":
                 fs_type = read_parameters(ClassParameters, request.parameters).fs_type
                 handle = disk.handle(self._options.project)

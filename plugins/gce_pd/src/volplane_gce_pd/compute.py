@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from volplane import Unavailable
 from volplane.cloud import BoundedCache, HookCall, RateLimiter, RetryLater, StatePoller, chunks
 from volplane_gce_pd.api import ComputeClient, GceError, Method
 from volplane_gce_pd.disk_types import hyperdisk_limit
 from volplane_gce_pd.errors import NOT_FOUND, code_of, is_throttled, outcome_unknown, refusal
+from volplane_gce_pd.region import Named, RegionPoller
 from volplane_gce_pd.resources import (
     IMAGES,
     SNAPSHOTS,
@@ -35,9 +35,11 @@ _SNAPSHOT_MAX_AGE = 2.5
 _CUT_INTERVAL = 1.0
 _NO_SUCH_NAME_MAX_AGE = 30.0
 _RECENT_MAX_AGE = 10.0
+_RELAXED = 3.0
 _LONG_QUEUE = 1.0
 """Where calls wait longer than this for their rate, a later look delays nothing, and is shared by more."""
-_NAMES_IN_A_FILTER = 50
+_NAMES_IN_A_FILTER = 80
+"""Of 55 characters, as those of operations: the URL stays below 8 KiB."""
 _PAGE_SIZE = 500
 """The most that Compute Engine puts on a page (API reference, parameter maxResults)."""
 _NO_RESULTS = frozenset({"NO_RESULTS_ON_PAGE", ""})
@@ -54,52 +56,17 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """The disks of one name in the region."""
-
-    disks: tuple[Disk, ...] = ()
-    unread: frozenset[str] = frozenset()
-    """Places that could not be read."""
-
-
-class PlacePollers(Generic[V]):
-    """A poller for each zone and the region: a place that fails, or does not answer, holds up no other one. Safe for
-    threads.
-    """
-
-    def __init__(self, new: Callable[[str], StatePoller[tuple[str, str], V]]) -> None:
-        """new: makes the poller of a place. Keys are pairs of a place and a name."""
-        self._new = new
-        self._pollers: dict[str, StatePoller[tuple[str, str], V]] = {}
-        self._lock = threading.Lock()
-
-    def of(self, key: tuple[str, str]) -> StatePoller[tuple[str, str], V]:
-        """Return the poller that knows this key."""
-        with self._lock:
-            if key[0] not in self._pollers:
-                self._pollers[key[0]] = self._new(key[0])
-            return self._pollers[key[0]]
-
-    def __iter__(self) -> Iterator[StatePoller[tuple[str, str], V]]:
-        with self._lock:
-            return iter([*self._pollers.values()])
-
-    def next_poll(self, key: tuple[str, str], after: float = 0.0) -> float:
-        """Return the seconds until the key should be asked for again, at least `after`."""
-        return self.of(key).next_poll(key, after)
-
-
 class Compute:
     """One region of one project, for one driver. Safe for threads. clock: seconds, never going back."""
 
     def __init__(self, settings: Settings, client: ComputeClient, clock: Callable[[], float]) -> None:
         self.settings = settings
         self.clock = clock
-        self.disks: PlacePollers[Disk] = PlacePollers(lambda place: self._poller(partial(self._read_disks, place)))
-        self.names: StatePoller[str, Named] = self._poller(self._read_names)
-        self.instances: PlacePollers[Instance] = PlacePollers(
-            lambda zone: self._poller(partial(self._read_instances, zone))
+        self.disks: RegionPoller[Disk] = RegionPoller(
+            self._poller, self._disks_of, self._disks_everywhere, self._places, clock
+        )
+        self.instances: RegionPoller[Instance] = RegionPoller(
+            self._poller, self._instances_of, self._instances_everywhere, self._places, clock
         )
         self.snapshots: StatePoller[SnapshotKey, DiskSnapshot] = StatePoller(
             self._read_snapshots, clock=clock, interval=_SNAPSHOT_INTERVAL
@@ -109,6 +76,8 @@ class Compute:
         )
         """The same, for callers that wait until the moment of a snapshot has passed."""
         self.operations: StatePoller[DiskKey, Operation] = self._poller(self._read_operations)
+        self._concerned: BoundedCache[DiskKey, tuple[DiskKey | InstanceKey, ...]] = BoundedCache()
+        """By operation that runs: what it changes."""
         self._client = client
         self._rates = RateLimiter(rate=settings.mutations_per_second, burst=settings.mutation_burst, clock=clock)
         self._limits: BoundedCache[str, int] = BoundedCache()
@@ -123,26 +92,38 @@ class Compute:
 
     def disk(self, key: DiskKey) -> Disk | None:
         """Return the disk as it is now; None if there is none. Raises RetryLater."""
-        return self.disks.of(key).current(key)
+        return self.disks.current(key)
+
+    def disk_before(
+        self, key: DiskKey, users: tuple[InstanceKey, ...] = (), *, since: float = -math.inf
+    ) -> Disk | None:
+        """Return the disk as it was 10 s ago at most, if it was ready then and attached to these machines alone; else
+        as it is now.
+
+        For a change that Compute Engine refuses if that is no longer so. since: when the caller first looked; what was
+        older then is not used. Raises RetryLater.
+        """
+        seen = self.disks.cached(key, min(self.clock() - since + _POLL_INTERVAL, _RECENT_MAX_AGE))
+        if seen is not None and seen.state == "READY" and set(seen.users) == set(users):
+            return seen
+        return self.disk(key)
 
     def disk_now(self, key: DiskKey) -> Disk | None:
         """Return the disk by a call that begins now. Raises GceError."""
-        return self.disks.of(key).fetch_now(key).value
+        return self.disks.fetch_now(key)
 
-    def named(self, name: str) -> Named:
+    def named(self, name: str) -> Named[Disk]:
         """Return the disks of this name in all places of the region. Raises RetryLater.
 
         An empty result may be up to 30 s old, unless the name was invalidated. That is safe before an insert, which
         refuses a name that is taken.
         """
-        known = self.names.cached(name, _NO_SUCH_NAME_MAX_AGE)
-        if known is not None and known.value is not None and not known.value.disks:
-            return known.value
-        return self.names.current(name) or Named()
+        known = self.disks.cached_named(name, _NO_SUCH_NAME_MAX_AGE)
+        return known if known is not None and not known.found else self.disks.named(name)
 
-    def named_now(self, name: str) -> Named:
+    def named_now(self, name: str) -> Named[Disk]:
         """Return the disks of this name in all places of the region, by calls that begin now. Raises GceError."""
-        return self.names.fetch_now(name).value or Named()
+        return self.disks.named_now(name)
 
     def marked_disks(self, label: str, page: str | None, most: int = 0) -> tuple[list[Disk], str | None]:
         """Return one page of the region's disks with this label, or all if it is "", and the token of the next one.
@@ -153,13 +134,13 @@ class Compute:
         fields = {"max_results": _page_size(most), **({"page_token": page} if page else {})}
         fields |= {"filter": f"labels.{label}:*"} if label else {}
         answer = self._client.call(Method.DISKS_AGGREGATED_LIST, **fields)
-        disks, unread = self._of_places(answer)
+        listed, unread = self._of_places(answer, "disks")
         refuse_incomplete(unread)
-        return disks, answer.next_page_token or None
+        return [Disk.of(each) for each in listed], answer.next_page_token or None
 
     def instance(self, key: InstanceKey) -> Instance | None:
         """Return the virtual machine as it is now; None if there is none. Raises RetryLater."""
-        return self.instances.of(key).current(key)
+        return self.instances.current(key)
 
     def disk_and_instance(
         self, key: DiskKey, vm: InstanceKey, *, attached: bool
@@ -167,29 +148,23 @@ class Compute:
         """Return both, each as it is now where it decides, else as it was at most 10 s ago. Raises RetryLater.
 
         If both had to be as new as the interval, a caller that waits for one of them, or for its rate, would have to
-        wait for the other one again and again. The machine decides where it shows that nothing is to be done; what it
-        shows otherwise leads to a change, which Compute Engine refuses if that is no longer so. The disk decides
-        whether it may be attached. attached: whether it is attached to this machine before the change.
+        wait for the other one again and again. What they show decides where nothing is to be done, or something is in
+        the way; otherwise it leads to a change, which Compute Engine refuses if that is no longer so.
+        attached: whether it is attached to this machine before the change.
         """
-        machines, disks = self.instances.of(vm), self.disks.of(key)
-        known = machines.cached(vm, _RECENT_MAX_AGE)
-        target, seconds = known.value if known is not None else None, 0.0
+        target, seconds = self.instances.cached(vm, _RECENT_MAX_AGE), 0.0
         if target is None or (target.disk(key) is not None) != attached:
             try:
-                target = machines.current(vm)
+                target = self.instances.current(vm)
             except RetryLater as retry:
                 target, seconds = None, retry.seconds
             else:
                 if attached and (target is None or target.disk(key) is None):
                     return None, target
-        seen = disks.cached(key, _RECENT_MAX_AGE)
-        disk = seen.value if seen is not None else None
-        holds = target is not None and target.disk(key) is not None
-        if disk is None or not holds or (attached and set(disk.users) != {vm}):
-            try:
-                disk = disks.current(key)
-            except RetryLater as retry:
-                seconds = max(seconds, retry.seconds)
+        try:
+            disk = self.disk_before(key, (vm,) if attached else ())
+        except RetryLater as retry:
+            disk, seconds = None, max(seconds, retry.seconds)
         if seconds:
             raise RetryLater(seconds)
         return disk, target
@@ -248,21 +223,45 @@ class Compute:
 
     # --- batched reads ------------------------------------------------------------------------------------------
 
-    def _read_disks(self, place: str, keys: Sequence[DiskKey]) -> dict[DiskKey, Disk]:
-        names = [name for _, name in keys]
-        return {disk.key: disk for disk in self._disks_of(place, names, self.disks.of((place, "")))}
-
     def _disks_of(self, place: str, names: Sequence[str], poller: StatePoller[Any, Any]) -> Iterator[Disk]:
         zonal = (Method.DISKS_GET, Method.DISKS_LIST, "disk")
         regional = (Method.REGION_DISKS_GET, Method.REGION_DISKS_LIST, "disk")
         return self._named(poller, regional if place.startswith("regions/") else zonal, place, names, Disk.of)
 
-    def _read_instances(self, zone: str, keys: Sequence[InstanceKey]) -> dict[InstanceKey, Instance]:
+    def _instances_of(self, zone: str, names: Sequence[str], poller: StatePoller[Any, Any]) -> Iterator[Instance]:
         methods = (Method.INSTANCES_GET, Method.INSTANCES_LIST, "instance")
-        names, poller = [name for _, name in keys], self.instances.of((zone, ""))
-        return {
-            (each.zone, each.name): each for each in self._named(poller, methods, f"zones/{zone}", names, Instance.of)
-        }
+        return self._named(poller, methods, f"zones/{zone}", names, Instance.of)
+
+    def _disks_everywhere(self, names: Sequence[str], poller: StatePoller[Any, Any]) -> tuple[list[Disk], set[str]]:
+        return self._everywhere(poller, Method.DISKS_AGGREGATED_LIST, names, "disks", Disk.of)
+
+    def _instances_everywhere(
+        self, names: Sequence[str], poller: StatePoller[Any, Any]
+    ) -> tuple[list[Instance], set[str]]:
+        return self._everywhere(poller, Method.INSTANCES_AGGREGATED_LIST, names, "instances", Instance.of)
+
+    def _everywhere(
+        self,
+        poller: StatePoller[Any, Any],
+        method: Method,
+        names: Sequence[str],
+        field: str,
+        make: Callable[[Any], V],
+    ) -> tuple[list[V], set[str]]:
+        """Return what exists of these names in all places, and the places that the answer lacks, by one call."""
+        found: list[V] = []
+        unread: set[str] = set()
+        with poller.pacing(is_throttled):
+            for some in chunks(names, _NAMES_IN_A_FILTER):
+                for page in self._client.pages(method, filter=_any_of(some), max_results=_PAGE_SIZE):
+                    listed, missing = self._of_places(page, field)
+                    found += map(make, listed)
+                    unread |= missing
+        return found, unread
+
+    def _places(self) -> list[str]:
+        """Return the places of disks in the region. Raises GceError."""
+        return [f"regions/{self.settings.region}", *(f"zones/{zone}" for zone in self.zones())]
 
     def _read_snapshots(self, keys: Sequence[SnapshotKey]) -> dict[SnapshotKey, DiskSnapshot]:
         found: dict[SnapshotKey, DiskSnapshot] = {}
@@ -275,6 +274,11 @@ class Compute:
         return found
 
     def _read_operations(self, keys: Sequence[DiskKey]) -> dict[DiskKey, Operation]:
+        found = self._operations_of(keys)
+        self._notice(found)
+        return found
+
+    def _operations_of(self, keys: Sequence[DiskKey]) -> dict[DiskKey, Operation]:
         methods = {
             "zones": (Method.ZONE_OPERATIONS_GET, Method.ZONE_OPERATIONS_LIST),
             "regions": (Method.REGION_OPERATIONS_GET, Method.REGION_OPERATIONS_LIST),
@@ -351,54 +355,17 @@ class Compute:
                 return None
             raise
 
-    def _read_names(self, names: Sequence[str]) -> dict[str, Named]:
-        try:
-            found, unread = self._read_names_everywhere(names)
-        except GceError as error:
-            if not outcome_unknown(error):
-                raise
-            found, unread = self._read_names_by_place(names)
-        return {
-            name: Named(disks=tuple(disk for disk in found if disk.name == name), unread=frozenset(unread))
-            for name in names
-        }
-
-    def _read_names_everywhere(self, names: Sequence[str]) -> tuple[list[Disk], set[str]]:
-        """Return the disks and the places that the answer lacks, by one call."""
-        found: list[Disk] = []
-        unread: set[str] = set()
-        with self.names.pacing(is_throttled):
-            for some in chunks(names, _NAMES_IN_A_FILTER):
-                fields = {"filter": _any_of(some), "max_results": _PAGE_SIZE}
-                for page in self._client.pages(Method.DISKS_AGGREGATED_LIST, **fields):
-                    disks, missing = self._of_places(page)
-                    found += disks
-                    unread |= missing
-        return found, unread
-
-    def _read_names_by_place(self, names: Sequence[str]) -> tuple[list[Disk], set[str]]:
-        """Return the same by a call for each place: one that does not answer may have failed the call for all."""
-        found: list[Disk] = []
-        unread: set[str] = set()
-        for place in (f"regions/{self.settings.region}", *(f"zones/{zone}" for zone in self.zones())):
-            try:
-                found += self._disks_of(place, names, self.names)
-            except GceError as error:
-                if not outcome_unknown(error):
-                    raise
-                unread.add(place.rpartition("/")[2])
-        return found, unread
-
-    def _of_places(self, page: Any) -> tuple[list[Disk], set[str]]:
-        """Return the region's disks on a page of disks.aggregatedList, and its zones that could not be read."""
-        found: list[Disk] = []
+    def _of_places(self, page: Any, field: str) -> tuple[list[Any], set[str]]:
+        """Return what a page of an aggregated list has of the region, and the places that could not be read."""
+        found: list[Any] = []
         missing = {url.rpartition("/")[2] for url in page.unreachables}
         for scope, listed in page.items.items():
+            place = scope.rpartition("/")[2]
             if listed.warning.code not in _NO_RESULTS:
-                missing.add(scope.rpartition("/")[2])
-            found += map(Disk.of, listed.disks)
-        disks = [disk for disk in found if self._ours(disk.place.rpartition("/")[2])]
-        return disks, {place for place in missing if self._ours(place)}
+                missing.add(place)
+            if self._ours(place):
+                found += getattr(listed, field)
+        return found, {place for place in missing if self._ours(place)}
 
     def _ours(self, place: str) -> bool:
         return place == self.settings.region or self.settings.in_region(place)
@@ -418,24 +385,48 @@ class Compute:
                 _MUTATIONS,
                 (method, key),
                 call,
-                lambda: self._client.call(method, **fields),
+                lambda: self._begun(method, _pairs(key, queue), fields),
                 refusal=refusal,
                 resource=queue,
             )
         except RetryLater as retry:
             if retry.seconds > _LONG_QUEUE:
-                for poller in (self.names, self.operations, *self.disks, *self.instances):
-                    poller.relax(retry.seconds)
+                for poller in (self.operations, *self.disks, *self.instances):
+                    poller.relax(retry.seconds, _RELAXED)
             raise
         return Operation.of(result)
 
+    def _begun(self, method: Method, resources: Sequence[tuple[str, str]], fields: Mapping[str, Any]) -> Any:
+        """Make the call; nothing that was seen of these resources is used afterwards, whatever becomes of it."""
+        try:
+            return self._client.call(method, **fields)
+        finally:
+            for resource in resources:
+                self.changed(resource)
+
     def changed(self, key: tuple[str, str]) -> None:
         """Use no earlier observation of a disk or virtual machine: it is being changed, or has been."""
-        if "/" in key[0]:
-            self.disks.of(key).invalidate(key)
-            self.names.invalidate(key[1])
-        else:
-            self.instances.of(key).invalidate(key)
+        self._reads_of(key).invalidate(key)
+
+    def _reads_of(self, key: DiskKey | InstanceKey) -> RegionPoller[Any]:
+        return self.disks if "/" in key[0] else self.instances
+
+    def concerns(self, operation: DiskKey, *resources: Hashable) -> None:
+        """Tell what an operation changes: it is read again when that is over."""
+        self._concerned.put(operation, _pairs(*resources))
+
+    def noticed(self, operation: DiskKey) -> bool:
+        """Return whether the end of an operation has made what it `concerns` outdated already."""
+        return self._concerned.get(operation) == ()
+
+    def _notice(self, found: Mapping[DiskKey, Operation]) -> None:
+        """Make outdated what the operations that are over have changed; a read that somebody needs includes it."""
+        for key, operation in found.items():
+            if operation.done and (concerned := self._concerned.get(key)):
+                for resource in concerned:
+                    self.changed(resource)
+                    self._reads_of(resource).expect(resource)
+                self._concerned.put(key, ())
 
     def snapshot_changed(self, key: SnapshotKey) -> None:
         """Use no earlier observation of a snapshot: it is being made or deleted."""
@@ -445,6 +436,11 @@ class Compute:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+
+def _pairs(*resources: Hashable) -> tuple[tuple[str, str], ...]:
+    """Return those that are disks or machines."""
+    return tuple((each[0], each[1]) for each in resources if isinstance(each, tuple) and len(each) == 2)
 
 
 def _page_size(wanted: int) -> int:

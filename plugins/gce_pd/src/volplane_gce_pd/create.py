@@ -136,9 +136,9 @@ class Provisioner:
     def _existing(self, key: DiskKey) -> Disk | None:
         """Return the disk of this name in any place of the region: an earlier demand may have chosen another one."""
         named = self._compute.named(key[1])
-        if not named.disks and key[0].partition("/")[2] in named.unread:
+        if not named.found and named.lacks(key[0]):
             raise Unavailable(f"the disks of {key[0]} cannot be read now: it is not known whether there is {key[1]}")
-        return named.disks[0] if named.disks else None
+        return named.found[0] if named.found else None
 
     def _refuse_other(self, request: ProvisionRequest, spec: DiskSpec, disk: Disk, zones: Sequence[str]) -> None:
         """Raise AlreadyExists unless the disk was made for this owner and an equal demand."""
@@ -195,8 +195,6 @@ class Provisioner:
             raise self._operations.begin(call, method, key, *identity, state=kept, queue=source, **fields)
         except GceError as error:
             return self._failed(request, error, key, allowed, spec=spec, from_operation=False)
-        finally:
-            self._compute.changed(key)
 
     def _failed(
         self,
@@ -215,7 +213,7 @@ class Provisioner:
         now = self._compute.clock()
         if code_of(error) in ALREADY_EXISTS:
             raise RetryLater(
-                self._compute.names.next_poll(key[1]),
+                self._compute.disks.next_poll(("", key[1])),
                 self._operations.next_attempt(request.context) if from_operation else None,
             )
         if not from_operation and outcome_unknown(error):

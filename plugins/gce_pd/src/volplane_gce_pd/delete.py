@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from volplane import DeleteRequest, Done, PodScrub, RecycleRequest, Unavailable, VolumeInUse
-from volplane.cloud import Fences, HookCall, RetryLater, StateAges, pod_scrub
+from volplane import BackendError, DeleteRequest, Done, PodScrub, RecycleRequest, Unavailable, VolumeInUse
+from volplane.cloud import BoundedCache, Fences, HookCall, RetryLater, StateAges, pod_scrub
 from volplane_gce_pd.api import GceError, Method
 from volplane_gce_pd.compute import Compute
 from volplane_gce_pd.errors import NOT_FOUND, code_of
 from volplane_gce_pd.operations import LongOperations, Outcome
 from volplane_gce_pd.ownership import refuse_foreign
-from volplane_gce_pd.resources import Disk, disk_key, disk_key_from, existing
+from volplane_gce_pd.resources import Disk, DiskKey, disk_key, disk_key_from, existing
 
 _STUCK_SECONDS = 600.0
 _STUCK_RETRY = 60.0
@@ -29,6 +29,7 @@ class Deleter:
         self._fences = fences
         self._node_name = node_name
         self._ages = StateAges(compute.clock)
+        self._since: BoundedCache[DiskKey, float] = BoundedCache()
 
     def delete(self, request: DeleteRequest, call: HookCall) -> Done:
         """Raises RetryLater, GceError and the errors of the contract."""
@@ -49,7 +50,18 @@ class Deleter:
             raise
         if outcome is Outcome.SUCCEEDED:
             return Done()  # Of the disk whose id is in its requestId: one of its name is another one.
-        disk = self._compute.disk(key)
+        since = self._since.setdefault(key, self._compute.clock())
+        try:
+            return self._delete_seen(request, key, outcome, call, since)
+        except BackendError:
+            self._since.drop(key)
+            raise
+
+    def _delete_seen(
+        self, request: DeleteRequest, key: DiskKey, outcome: Outcome, call: HookCall, since: float
+    ) -> Done:
+        """since: when this deletion first looked; while it waits for its rate, that look is enough."""
+        disk = self._compute.disk_before(key, since=since)
         if disk is None:
             return Done()
         refuse_foreign(disk, request.volume.owner)
@@ -99,5 +111,3 @@ class Deleter:
             if code_of(error) not in NOT_FOUND:
                 raise
             return Done()
-        finally:
-            self._compute.changed(disk.key)

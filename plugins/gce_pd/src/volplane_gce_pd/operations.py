@@ -19,6 +19,8 @@ from volplane_gce_pd.resources import Disk, DiskKey, request_id
 _OPERATION = "operation"
 _ATTEMPT = "attempt"
 _FIRST_POLL = 0.75
+_PROOF_SECONDS = 120.0
+"""An operation that is over proves what it has done only to the callers that began it, and not much later."""
 _PATHS: Final = {
     "access_mode": "accessMode",
     "size_gb": "sizeGb",
@@ -26,6 +28,10 @@ _PATHS: Final = {
     "provisioned_throughput": "provisionedThroughput",
 }
 """Field of compute.v1.Disk -> its name in the parameter `paths` of `update`."""
+
+
+def _verb(method: str) -> str:
+    return method.partition(".")[2]
 
 
 class Outcome(Enum):
@@ -47,6 +53,8 @@ class LongOperations:
         self._finished: BoundedCache[DiskKey, Outcome] = BoundedCache()
         self._told: BoundedCache[DiskKey, bool] = BoundedCache()
         """Failed operations whose error was raised."""
+        self._begun: BoundedCache[DiskKey, tuple[str, float]] = BoundedCache()
+        """What those that this process began do, and since when."""
 
     def outcome(self, call: HookCall, method: str, *resources: tuple[str, str]) -> Outcome:
         """Return what became of the saved operation. Raises RetryLater while it runs, and once GceError if it has
@@ -65,7 +73,7 @@ class LongOperations:
         operation = self._compute.operations.current(key)
         if operation is not None and not operation.done:
             raise RetryLater(self._compute.operations.next_poll(key))
-        for resource in resources:
+        for resource in () if self._compute.noticed(key) else resources:
             self._compute.changed(resource)
         if operation is None:
             return self._finished.put(key, Outcome.UNKNOWN)
@@ -94,18 +102,26 @@ class LongOperations:
         id_ = request_id(method, *identity, attempt)
         operation = self._compute.change(method, key, call, queue=queue, request_id=id_, **fields)
         saved = {**state, _ATTEMPT: attempt, _OPERATION: f"{operation.place}/operations/{operation.name}"}
-        pause = self._compute.operations.next_poll((operation.place, operation.name), after=_FIRST_POLL)
+        running = (operation.place, operation.name)
+        self._begun.put(running, (_verb(method), self._compute.clock()))
+        self._compute.concerns(running, key, queue)
+        pause = self._compute.operations.next_poll(running, after=_FIRST_POLL)
         return RetryLater(pause, saved)
+
+    def proves(self, call: HookCall, method: Method) -> bool:
+        """Return whether the saved operation shows that what `method` does is done, so that nothing need be read."""
+        key = self.saved(call)
+        if key is None or self._finished.get(key) is not Outcome.SUCCEEDED:
+            return False
+        verb, began = self._begun.get(key) or ("", 0.0)
+        return verb == _verb(method) and self._compute.clock() - began <= _PROOF_SECONDS
 
     def begin_on(self, call: HookCall, disk: Disk, method: Method, wish: object, **fields: Any) -> RetryLater:
         """Start an operation that changes a disk as it was read; returns what to raise. wish: what it shall become."""
         kind, _, where = disk.place.partition("/")
         before = (disk.id, disk.size, disk.iops, disk.throughput)
         place = {kind.removesuffix("s"): where, "disk": disk.name}
-        try:
-            return self.begin(call, method, disk.key, *before, wish, state={}, **place, **fields)
-        finally:
-            self._compute.changed(disk.key)
+        return self.begin(call, method, disk.key, *before, wish, state={}, **place, **fields)
 
     def update(self, call: HookCall, disk: Disk, values: Mapping[str, int | str]) -> RetryLater:
         """Start to change these fields of compute.v1.Disk; returns what to raise."""

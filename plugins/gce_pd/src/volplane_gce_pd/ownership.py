@@ -154,16 +154,8 @@ def set_labels(compute: Compute, disk: Disk, labels: Mapping[str, str], call: Ho
         "resource": disk.name,
         "region_set_labels_request_resource" if regional else "zone_set_labels_request_resource": message,
     }
-    try:
-        compute.change(
-            method,
-            disk.key,
-            call,
-            request_id=request_id(method, disk.id, disk.fingerprint, sorted(labels.items())),
-            **fields,
-        )
-    finally:
-        compute.changed(disk.key)
+    number = request_id(method, disk.id, disk.fingerprint, sorted(labels.items()))
+    compute.change(method, disk.key, call, request_id=number, **fields)
 
 
 def write_term(compute: Compute, fences: Fences, disk: Disk, call: HookCall) -> None:

@@ -155,6 +155,11 @@ class Instance:
     disks: tuple[AttachedDisk, ...]
     """Persistent ones, the boot disk included."""
 
+    @property
+    def key(self) -> InstanceKey:
+        """Return its zone and name."""
+        return self.zone, self.name
+
     @classmethod
     def of(cls, message: Any) -> Instance:
         """Read the message compute.v1.Instance."""

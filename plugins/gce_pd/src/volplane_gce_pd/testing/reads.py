@@ -99,7 +99,7 @@ def _zone(project: Project, zone: str) -> Json:
 
 
 def aggregated_list(project: Project, method: str, params: Params) -> Json:
-    """Return a page of the disks or operations of all zones and of the region, by place.
+    """Return a page of the disks, machines or operations of all zones and of the region, by place.
 
     What a place that cannot be reached does to the call depends on the version of the API: until 2026-09-01 it had the
     parameter returnPartialSuccess.
@@ -109,13 +109,17 @@ def aggregated_list(project: Project, method: str, params: Params) -> Json:
     lost = [place for place in places if place.partition("/")[2] in behaviour.unreachable]
     if lost and not behaviour.partial_lists:
         raise unreachable(lost[0])
-    field = "disks" if method == "disks.aggregatedList" else "operations"
+    field = {"disks": "disks", "instances": "instances"}.get(method.partition(".")[0], "operations")
     if field == "operations":
         places.append("global")
-    table: Mapping[tuple[str, str], Any] = project.disks if field == "disks" else project.operations
+    table: Mapping[tuple[str, str], Any] = getattr(project, field)
     matches = _matcher(params.get("filter"))
-    found = [each for place in places if place not in lost for each in _records(table, place, params)]
-    shown = [(each.place, each.shown(behaviour.project)) for each in found]
+    shown = [
+        (place, each.shown(behaviour.project))
+        for place in places
+        if place not in lost
+        for each in _records(table, place.partition("/")[2] if field == "instances" else place, params)
+    ]
     page, following = _cut(
         project, [each for each in shown if matches(each[1])], lambda each: f"{each[0]}/{each[1]['name']}", params
     )

@@ -27,6 +27,7 @@ _FAULTS: Final = RandomFaults(
         "disks.aggregatedList",
         "zoneOperations.get",
         "zoneOperations.list",
+        "globalOperations.aggregatedList",
         "zones.list",
     ),
     kinds=(
@@ -45,7 +46,7 @@ _ATTACHMENTS: Final = ("instances.attachDisk", "instances.attachDisk", "instance
 _OF_ATTACHMENTS: Final = replace(
     _FAULTS,
     changes=(*_FAULTS.changes, *_ATTACHMENTS),
-    reads=(*_FAULTS.reads, "instances.get", "instances.list"),
+    reads=(*_FAULTS.reads, "instances.get", "instances.list", "instances.aggregatedList"),
     attachments=_ATTACHMENTS,
 )
 
