@@ -235,6 +235,8 @@ class ListedAsset:
     """What is wrong with it, for people, such as "its directory is missing"; "" = nothing that is known."""
     mount_options: tuple[str, ...] = ()
     """As those of the `Asset`, for the node service of `volplane csi`."""
+    type: str = ""
+    """What it is charged as, such as "gp3"; `volplane leaks` shows it beside size and age. "" = one for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

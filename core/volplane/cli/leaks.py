@@ -154,7 +154,8 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
     for each in ordered:
         names = (each["verdict"], each["driver"], each["handle"] or "-", each["volume"] or "-")
         seen = (each["first_seen"], "yes" if each["confirmed"] else "no", each["detail"])
-        rows.append((*names, size_text(each["capacity_bytes"]), age_text(each["age_seconds"]), *seen))
+        size = f"{size_text(each['capacity_bytes'])} {each['type']}".rstrip()
+        rows.append((*names, size, age_text(each["age_seconds"]), *seen))
     headers = ("VERDICT", "DRIVER", "HANDLE", "VOLUME", "SIZE", "AGE", "FIRST SEEN", "CONFIRMED", "DETAIL")
     console.table(headers, rows, most=MOST_ROWS)
 

@@ -35,6 +35,7 @@ def test_each_volume_gets_its_verdict(region: Any) -> None:
     region.fake.remove_volume(made["ghost"].handle)
     comparison = Comparison(DRIVER, "cluster-1")
     for each in region.listed():
+        assert each.type == "gp3"
         comparison.add_listed(each)
     for uid in ("kept", "drifted", "ghost"):
         comparison.add_volume(persistent(made[uid], uid))

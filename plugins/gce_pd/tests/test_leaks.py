@@ -34,6 +34,7 @@ def test_each_disk_gets_its_verdict(site: Any) -> None:
         del project.disks[key]
     comparison = Comparison(DRIVER, "cluster-1")
     for each in site.listed():
+        assert each.type == "pd-standard"
         comparison.add_listed(each)
     for uid in ("kept", "drifted", "ghost"):
         comparison.add_volume(persistent(made[uid], uid))

@@ -72,6 +72,7 @@ def finding(verdict: str, handle: str = "h", *, confirmed: bool = True, **fields
         "volume": "",
         "detail": "why",
         "capacity_bytes": 64 * 2**20,
+        "type": "",
         "created_at": "2025-12-29T00:00:00Z",
         "age_seconds": 259_200,
         "first_seen": "2026-01-01T00:00:00Z",
@@ -106,6 +107,12 @@ def test_orphans_and_ghosts_are_a_failure(verdict: str, code: int, capsys: pytes
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == [verdict, "d", "h", "-", "64Mi", "3d", "2026-01-01T00:00:00Z", "yes", "why"]
     assert ("`volplane leaks --fix` deletes them" in lines) == (verdict == "orphan")
+
+
+def test_size_type_and_age_tell_what_an_orphan_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    with controller({"/leaks": lambda _: report(finding("orphan", type="gp3", capacity_bytes=100 << 30))}) as address:
+        assert main(["leaks", "--http", address]) == 1
+    assert capsys.readouterr().out.splitlines()[1].split()[4:7] == ["100Gi", "gp3", "3d"]
 
 
 def test_a_wide_table_breaks_sentences_and_leaves_names_whole(

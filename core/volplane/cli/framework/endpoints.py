@@ -190,6 +190,7 @@ def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
         "volume": finding.volume,
         "detail": finding.detail,
         "capacity_bytes": size,
+        "type": getattr(asset, "type", ""),
         "created_at": timestamp(created) if created is not None else None,
         "age_seconds": round((plane.state.now() - created).total_seconds()) if created is not None else None,
         "first_seen": _wall(first, plane),

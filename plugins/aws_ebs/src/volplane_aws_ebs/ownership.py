@@ -60,6 +60,7 @@ def _listed(volume: Ec2Volume) -> ListedAsset:
         created_at=volume.created or None,
         attached_to=tuple(each.instance for each in volume.attachments if each.state != "detached"),
         changed_in=str(TAGS.term(volume.tags) or ""),
+        type=volume.volume_type,
     )
 
 

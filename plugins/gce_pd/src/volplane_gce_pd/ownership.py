@@ -73,6 +73,7 @@ def _listed(compute: Compute, disk: Disk, request: ListRequest | InspectRequest)
         created_at=unix_time(disk.created),
         attached_to=tuple("/".join(vm) for vm in disk.users),
         changed_in=str(LABELS.term(disk.labels) or ""),
+        type=disk.disk_type,
     )
 
 
