@@ -334,6 +334,24 @@ async def test_what_was_detached_while_the_list_was_on_its_way_is_not_called_une
         assert "UnexpectedAttachment" not in {event["reason"] for event in world.api.events(volume)}
 
 
+async def test_what_was_attached_while_the_list_was_on_its_way_is_not_lost_after_one_look() -> None:
+    async with a_world(ListsSlowly()) as world:
+        comparing = asyncio.create_task(world.compare())
+        await asyncio.sleep(1.0)
+        source = {"persistentVolumeName": world.volume}
+        spec = {"attacher": world.driver, "nodeName": "node-1", "source": source}
+        world.api.create("volumeattachments", {"metadata": {"name": "to-node-1"}, "spec": spec})
+        await comparing
+        assert world.asset.attached_to == ["node-1"]
+        world.asset.attached_to.clear()
+        await world.compare()
+        await world.cluster.advance(5.0)
+        assert world.asset.attached_to == []
+        await world.compare()
+        await world.cluster.advance(5.0)
+        assert world.asset.attached_to == ["node-1"], "after two looks it is attached again"
+
+
 async def test_what_a_long_attach_or_detach_has_answered_comes_back_to_it() -> None:
     WorksLong.asked.clear()
     async with a_world(WorksLong) as world:

@@ -22,6 +22,7 @@ from volplane import (
     VolumeInUse,
     hookimpl,
 )
+from volplane.controller.metrics import Metrics
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane_testing import Cluster, FailAfter, FailBefore, FaultyBackend
 from volplane_testing.memory import DRIVER, MemoryBackend, MemoryStorage
@@ -155,6 +156,17 @@ async def test_a_pass_over_everything_looks_at_what_is_attached_and_at_what_is_w
     async with a_site() as site:
         controller = site.cluster.controllers.plane.controllers["attach-detach"]
         assert set(controller.resync()) == {f"node-1/{site.unique}"}
+        metrics = Metrics()
+        assert controller.measure is not None
+        controller.measure(metrics)
+        assert 'state="actual_state_of_world"} 1.0' in metrics.exposition().decode()
+
+
+async def test_an_attachment_for_the_attacher_beside_it_costs_two_writes() -> None:
+    async with a_site() as site:
+        written = [call for call in site.cluster.requests if call.resource.startswith("volumeattachments")]
+        writes = [f"{call.verb} {call.resource}" for call in written if call.verb in ("create", "patch")]
+        assert writes == ["create volumeattachments", "patch volumeattachments/status"]
 
 
 async def test_a_pod_that_is_there_before_its_node_gets_its_volume_once_that_registers() -> None:
