@@ -93,5 +93,6 @@ def test_the_driver_describes_itself(site: Any) -> None:
         "verify",
         "quota",
         "subvolume",
+        "backingSnapshot",
     }
     assert not any("root" in parameter.name.lower() for parameter in info.parameters.parameters)
