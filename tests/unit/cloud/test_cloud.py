@@ -183,6 +183,24 @@ def test_a_board_whose_callers_wait_for_something_else_fetches_less_often_until_
     assert poller.next_poll("c", after=0.1) == pytest.approx(1.5), "the longer of the two counts"
     clock.now = 130.0
     assert poller.next_poll("d", after=0.1) == pytest.approx(1.0)
+    clock.now = 132.0
+    poller.relax(5.0, 4.0)
+    assert poller.next_poll("e", after=0.1) == pytest.approx(4.0)
+
+
+def test_a_key_that_is_expected_is_fetched_with_the_next_one_and_begins_no_fetch() -> None:
+    clock, fetched = Times(), []
+
+    def fetch(keys: Any) -> dict[str, int]:
+        fetched.append(sorted(keys))
+        return dict.fromkeys(keys, 7)
+
+    poller: StatePoller[str, int] = StatePoller(fetch, clock=clock, interval=0.5)
+    poller.expect("b")
+    assert fetched == []
+    assert poller.current("a") == 7
+    assert poller.current("b") == 7
+    assert fetched == [["a", "b"]]
 
 
 def test_whoever_asks_how_long_the_queue_is_takes_no_place_in_it() -> None:
