@@ -95,6 +95,7 @@ ATTACH_DETACH: Final[Duty[OperationDeps]] = Duty(
     permissions=(
         Rule("storage.k8s.io", "volumeattachments", (*READ, "create", "delete")),
         Rule("storage.k8s.io", "csidrivers", FOLLOW),
+        Rule("", "pods", FOLLOW),
         Rule("", "nodes", ("get",)),
         Rule("", "nodes/status", ("patch",)),
     ),
