@@ -117,6 +117,7 @@ def test_a_right_result_comes_back_as_it_is(kit: Any) -> None:
             asset(source=VolumeSource(kind="hostPath", fields={"path": {1}})),
             "cannot be written as JSON: Object of type set",
         ),
+        (asset(mount_options=("\udcff",)), "returned an Asset that cannot be written as JSON: 'utf-8' codec"),
         (asset(attributes=7), "returned an Asset that cannot be written as JSON"),
         (asset(handle=7), "returned an Asset with handle '7', expected 1 to 1024 characters"),
         (asset(capacity_bytes=1.5), "returned an Asset with capacity_bytes 1.5, expected whole bytes"),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from backends import start_all
-from volplane import Asset, Done, Fenced, ProbeRequest, Unavailable, VolumeSource, hookimpl
+from volplane import Asset, Attachment, Done, DriverInfo, Fenced, ProbeRequest, Unavailable, VolumeSource, hookimpl
+from volplane.controller.metrics import Metrics
 from volplane.drivers.driver import BrokenDriver, DriverState, LoadedDrivers, PendingDriver
 from volplane.drivers.executor import HookCalls
 from volplane.drivers.loading import build_driver
@@ -343,3 +344,42 @@ def test_a_call_that_a_storage_refuses_because_of_a_later_term_is_told(kit: Any)
     with pytest.raises(Fenced):
         calls._call_in_thread(None, ProbeRequest(context=kit.context))  # type: ignore[arg-type]
     assert terms == ["7/b/lease"]
+
+
+async def test_the_attachers_of_a_csi_driver_are_the_drivers_of_its_name_that_attach(kit: Any) -> None:
+    def of(csi_driver: str, name: str) -> Any:
+        class Backend(kit.Memory):  # type: ignore[misc]
+            @hookimpl
+            def describe(self, request: Any) -> DriverInfo:
+                return DriverInfo(version="1", csi_driver_name=csi_driver, attach_required=True)
+
+            @hookimpl
+            def attach(self, request: Any) -> Attachment:
+                return Attachment()
+
+            @hookimpl
+            def detach(self, request: Any) -> Done:
+                return Done()
+
+        return build_driver(name, kit.backend(Backend), {})
+
+    drivers = (of("a.example.com", "second"), of("b.example.com", "other"), of("a.example.com", "first"))
+    plain = build_driver("plain", kit.backend(kit.Memory), {})
+    loaded = LoadedDrivers(drivers=(*drivers, plain))
+    found = DriverRegistry(loaded, HookCalls(loaded, InlineExecutor()), cluster_id="c")
+    assert found.attachers("a.example.com") == ("first", "second")
+    assert found.attachers("c.example.com") == ()
+
+
+async def test_what_a_hook_raises_is_counted_by_its_class(kit: Any) -> None:
+    class Refuses(kit.Memory):  # type: ignore[misc]
+        @hookimpl
+        def provision(self, request: Any) -> Asset:
+            raise Unavailable("not now")
+
+    driver = build_driver("d", kit.backend(Refuses), {})
+    loaded, metrics = LoadedDrivers(drivers=(driver,)), Metrics()
+    with pytest.raises(Unavailable):
+        await HookCalls(loaded, InlineExecutor(), metrics=metrics).call(driver.view, kit.demand())
+    counted = [line for line in metrics.exposition().decode().splitlines() if 'hook="provision"' in line]
+    assert any('"Unavailable"' in line and line.endswith(" 1.0") for line in counted)
