@@ -43,6 +43,12 @@ test: $(WHOLE) $(CEL) ## Run the tests, less than five minutes on two processors
 unit: $(STAMP) $(CEL) ## Run the unit tests alone, which need no Google library
 	@$(PYTEST) tests/unit $(PYTEST_ARGS)
 
+# What CI runs beside `make test`, of what takes longer.
+.PHONY: test-more
+test-more: $(WHOLE) ## Follow the pages of docs/ word for word, and judge backends under more conditions
+	@$(PYTEST) -m soak plugins/aws_ebs/tests/test_conformance.py plugins/csi/tests/test_conformance.py \
+		plugins/gce_pd/tests/test_conformance.py tests/packaging/test_tutorial.py tests/e2e/test_documentation.py
+
 .PHONY: soak
 soak: $(WHOLE) ## Run what takes longer: more seeds, kills, crowds and bugs
 	@$(PYTEST) -m soak $(PYTEST_ARGS)

@@ -99,11 +99,13 @@ def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
     assert "Warning  ProvisioningFailed" in followed("try-it-with-kubectl.md", tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_the_page_about_undeleting_works_word_for_word(tmp_path: Path) -> None:
     followed("undelete-a-volume.md", tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_the_page_about_disks_of_nodes_works_word_for_word(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "how-to" / "provision-on-nodes.md").read_text("utf-8")
@@ -152,6 +154,7 @@ def test_the_demo_on_nfs_ends_well_or_says_what_is_missing() -> None:
     assert "on disk, greeting says" in ended.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 @pytest.mark.skipif(bool(why_no_ganesha()), reason=why_no_ganesha())
 def test_the_page_about_nfs_works_word_for_word() -> None:
@@ -241,6 +244,7 @@ def blocks_of(page: str) -> str:
     )
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_the_pages_about_snapshots_and_restores_work_word_for_word(tmp_path: Path) -> None:
     kubeconfig, disks = tmp_path / "cluster" / "kubeconfig", tmp_path / "disks"

@@ -35,6 +35,7 @@ class TestAwsEbs(BackendConformance):
         return with_secret(Behaviour(max_results=5))
 
 
+@pytest.mark.soak
 class TestAwsEbsSeenLate(BackendConformance):
     """What was made or tagged is not seen by Describe calls for a while."""
 
@@ -45,6 +46,7 @@ class TestAwsEbsSeenLate(BackendConformance):
         return with_secret(Behaviour(max_results=5, visible_after=3.0), crash_points=8)
 
 
+@pytest.mark.soak
 class TestAwsEbsSlowAndFew(BackendConformance):
     """Slow changes, and one call a second of each kind."""
 
