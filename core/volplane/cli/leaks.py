@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +19,7 @@ from volplane.asking.leader import Leader
 from volplane.cli.controller_client import Access, reaching, require_driver
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import OutputFormat
+from volplane.leaks.repair import digest_of
 
 ORDER = ("orphan", "ghost", "drifted", "foreign")
 BAD = frozenset({"orphan", "ghost"})
@@ -37,8 +40,10 @@ def leaks(
         bool, Option("--check", help="Check now, and wait for the result, instead of showing the last one.")
     ] = False,
     fix: Annotated[
-        bool, Option("--fix", help="Delete orphans that two checks, five minutes apart or more, have found.")
+        bool,
+        Option("--fix", help="Check now, ask, and delete the orphans. Without a terminal: only what two checks found."),
     ] = False,
+    yes: Annotated[bool, Option("--yes", help="With --fix: delete what the check finds, without a question.")] = False,
     driver: Annotated[str, Option("--driver", metavar="NAME", help="Of this driver only.")] = "",
     handle: Annotated[str, Option("--handle", metavar="HANDLE", help="Only the asset with this handle.")] = "",
     output: OutputFormat = Output.TEXT,
@@ -50,7 +55,11 @@ def leaks(
     checks every ten minutes, and when --check asks it to. Exit code 1 if there are orphans or ghosts.
     """
     console = Console()
-    report = asyncio.run(_report(console, access, {"driver": driver, "handle": handle}, check=check, fix=fix))
+    agreed = (
+        (lambda _: True) if yes else partial(_agreed, console) if sys.stdin.isatty() and output is Output.TEXT else None
+    )
+    only = {"driver": driver, "handle": handle}
+    report = asyncio.run(_report(console, access, only, check=check, fix=fix, agreed=agreed))
     if output is Output.TEXT:
         _show(console, report, fixed=fix)
     else:
@@ -59,16 +68,29 @@ def leaks(
         raise typer.Exit(1)
 
 
-async def _report(console: Console, access: Access, only: Mapping[str, str], *, check: bool, fix: bool) -> Report:
+async def _report(
+    console: Console,
+    access: Access,
+    only: Mapping[str, str],
+    *,
+    check: bool,
+    fix: bool,
+    agreed: Callable[[Rows], bool] | None,
+) -> Report:
+    """agreed: asks whether these orphans may be deleted; None = nobody can be asked."""
     chosen = {name: value for name, value in only.items() if value}
     async with access.leader() as leader:
         report: Report = await leader.ask("/leaks")
         drivers = [each["driver"] for each in report["drivers"]]
         require_driver(only["driver"], [*drivers, *(each["driver"] for each in report["findings"])])
-        if check:
+        if check or (fix and agreed):
             report = await _check(console, leader, only["driver"])
-        if fix:
-            report = await leader.ask("/leaks/fix", chosen, method="POST")
+        found = _of(report["findings"], chosen)
+        orphans = [each for each in found if each["verdict"] == "orphan"]
+        if fix and (agreed is None or (orphans and agreed(orphans))):
+            shown = digest_of((each["driver"], each["handle"]) for each in orphans) if agreed else ""
+            query = {**chosen, **({"agreed": shown} if shown else {})}
+            report = await leader.ask("/leaks/fix", query, method="POST")
 
             def running(now: Report) -> Rows:
                 return [each for each in now["repairs"] if each["state"] == "running"]
@@ -77,11 +99,18 @@ async def _report(console: Console, access: Access, only: Mapping[str, str], *, 
         else:
             report = {**report, "repairs": []}
         report = {**report, "notes": leader.said()}
-    wanted = {
-        part: [each for each in report[part] if all(each.get(name, value) == value for name, value in chosen.items())]
-        for part in ("drivers", "findings", "repairs")
-    }
-    return {**report, **wanted}
+    return {**report, **{part: _of(report[part], chosen) for part in ("drivers", "findings", "repairs")}}
+
+
+def _of(rows: Rows, chosen: Mapping[str, str]) -> Rows:
+    return [each for each in rows if all(each.get(name, value) == value for name, value in chosen.items())]
+
+
+def _agreed(console: Console, orphans: Rows) -> bool:
+    """Show all that a fix would delete, and ask."""
+    _findings(console, orphans, most=None)
+    console.note("an asset that a restore of the cluster has not reached yet looks the same")
+    return typer.confirm(f"Delete what stands above, {len(orphans)} in all, with its data?")
 
 
 async def _check(console: Console, leader: Leader, driver: str) -> Report:
@@ -136,7 +165,8 @@ def _show(console: Console, report: Report, *, fixed: bool) -> None:
         minutes = report["grace_seconds"] / 60
         orphans = "1 orphan is" if len(waiting) == 1 else f"{len(waiting)} orphans are"
         console.note(
-            f"{orphans} not confirmed yet: a check at least {minutes:.0f} min after the first must find the same"
+            f"{orphans} not confirmed yet: a check at least {minutes:.0f} min after the first must find the same; "
+            "`volplane leaks --fix` asks you instead"
         )
     elif not fixed and any(each["verdict"] == "orphan" for each in report["findings"]):
         console.note("`volplane leaks --fix` deletes them")
@@ -145,7 +175,7 @@ def _show(console: Console, report: Report, *, fixed: bool) -> None:
         console.note(note)
 
 
-def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
+def _findings(console: Console, findings: Iterable[Mapping[str, Any]], *, most: int | None = MOST_ROWS) -> None:
     ordered = sorted(findings, key=lambda each: ORDER.index(each["verdict"]))
     if not ordered:
         console.line("nothing found")
@@ -157,7 +187,7 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]]) -> None:
         size = f"{size_text(each['capacity_bytes'])} {each['type']}".rstrip()
         rows.append((*names, size, age_text(each["age_seconds"]), *seen))
     headers = ("VERDICT", "DRIVER", "HANDLE", "VOLUME", "SIZE", "AGE", "FIRST SEEN", "CONFIRMED", "DETAIL")
-    console.table(headers, rows, most=MOST_ROWS)
+    console.table(headers, rows, most=most)
 
 
 def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:

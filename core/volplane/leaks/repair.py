@@ -1,9 +1,10 @@
 """What the leak check does only when a person asks: orphans are deleted, assets of a former cluster taken over.
 
 Each is an operation under the asset's key, so it excludes every other operation of the asset. A repair deletes only a
-confirmed orphan: it compares the asset with the claims and volumes as they are then, or the snapshot with
+orphan: it compares the asset with the claims and volumes as they are then, or the snapshot with
 VolumeSnapshots and contents, reads the object of its name once more, and calls `delete` with the marks that were
-listed: a backend refuses what carries others meanwhile. An adoption, after a restore, takes over what a volume of this
+listed: a backend refuses what carries others meanwhile. So what a person has seen and wants deleted needs no second
+check: that is for those whom nobody asks. An adoption, after a restore, takes over what a volume of this
 cluster points at; a person names the former cluster, and what no volume points at stays foreign.
 """
 
@@ -11,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any
 
 from volplane._delays import LONG_CALL
+from volplane._messages import nearest
 from volplane.assets import Done, InProgress, ListedAsset, Ownership, Snapshot, SnapshotOwnership, VolumeSource
 from volplane.controller.actions import Run
 from volplane.drivers.driver import DriverView
@@ -71,11 +74,18 @@ class LeakRepair:
         self._states: dict[str, Mapping[str, Any]] = {}
         """By the name of the operation."""
 
-    def start(self, driver: str = "", handle: str = "") -> list[Finding]:
-        """Start to delete every confirmed orphan (of one driver, with one handle, if named); return them."""
+    def start(self, driver: str = "", handle: str = "", *, agreed: str = "") -> list[Finding]:
+        """Start to delete every confirmed orphan (of one driver, with one handle, if named); return them.
+
+        agreed: the digest of those that a person was shown and wants deleted; they need not be confirmed by another
+        check. Raises VolplaneError if there are others by now.
+        """
         seen = self._check.observations
         named = (each for each in seen.findings() if driver in ("", each.driver) and handle in ("", each.handle))
-        confirmed = [each for each in named if each.verdict is Verdict.ORPHAN and seen.confirmed(each)]
+        orphans = [each for each in named if each.verdict is Verdict.ORPHAN]
+        if agreed and agreed != digest_of((each.driver, each.handle) for each in orphans):
+            raise VolplaneError("the orphans are not those that were shown any more: look at them again")
+        confirmed = [each for each in orphans if agreed or seen.confirmed(each)]
         asked: list[tuple[Run, Finding]] = []
         for finding in confirmed:
             if name := _object_of(finding):
@@ -90,6 +100,8 @@ class LeakRepair:
         if driver is None:
             reason = cluster.drivers.broken(finding.driver) or "it is not configured any more"
             raise Unavailable(f"driver {finding.driver} cannot be used: {reason}")
+        if (finding.driver, cluster.cluster_id) in self._check.living:
+            raise VolplaneError("another cluster with the id of this one changes assets of the driver")
         await self._refuse_wanted(finding)
         request = self._deletion(finding, driver, self._states.get(run.name))
         result = await self._deps.hooks.call(driver, request)
@@ -152,6 +164,11 @@ class LeakRepair:
             raise VolplaneError(f"it is no orphan any more: {kind.kind} {live.name} leads to it")
 
 
+def digest_of(assets: Iterable[tuple[str, str]]) -> str:
+    """Return what stands for these assets, by driver and handle."""
+    return sha256(repr(sorted(assets)).encode()).hexdigest()
+
+
 def _object_of(finding: Finding) -> str:
     """Return the name of the volume or content in the marks; "" without any."""
     owner = finding.listed.owner if finding.listed is not None else None
@@ -209,7 +226,10 @@ class Adoption:
                 plan += await self._plan_of(view, former, back=back, stopped=stopped)
         if not plan and former not in self._drivers:
             of = f"driver{'s' if len(asked) > 1 else ''} {', '.join(asked)}"
-            raise ConfigurationError(f'--from is "{former}", and no asset of {of} carries the marks of that cluster')
+            listed = (each.listed for each in self._check.observations.findings())
+            others = {each.owner.cluster_id for each in listed if each is not None and each.owner is not None} - {ours}
+            hint = f"{nearest(former, others)}; `volplane leaks` shows the assets of others"
+            raise ConfigurationError(f'--from is "{former}", and no asset of {of} has marks of that cluster{hint}')
         return plan
 
     async def _plan_of(self, view: DriverView, former: str, *, back: bool, stopped: bool) -> list[Adoptable]:

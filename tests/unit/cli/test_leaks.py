@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import sys
 import threading
@@ -18,6 +19,7 @@ from ports import free_port
 from volplane.cli.main import main
 from volplane.controller.http import DIRECTORY_VARIABLE, HttpAddress, Pages, serve_pages
 from volplane.errors import VolplaneError
+from volplane.leaks.repair import digest_of
 
 
 @pytest.fixture(autouse=True)
@@ -184,6 +186,44 @@ def test_drivers_of_which_nothing_is_known_are_named(capsys: pytest.CaptureFixtu
     assert "driver b could not be checked yet: away" in out
     assert "driver d: the last check failed: late; the last complete one was at 2026-01-01T00:10:00Z" in out
     assert "driver c has not been checked yet" in out
+
+
+@pytest.mark.parametrize("answer", ["y\n", "n\n", "--yes"])
+def test_fix_deletes_what_a_person_agrees_to_and_waits_for_no_second_check(
+    answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, terminal, deleted = [answer] if answer == "--yes" else [], answer != "--yes", answer != "n\n"
+    found = report(finding("orphan", "a", confirmed=False), finding("foreign", "b"))
+    repaired = report(repairs=[{"driver": "d", "handle": "a", "state": "done", "detail": "deleted"}])
+    asked: list[Mapping[str, str]] = []
+
+    def fix(query: Mapping[str, str]) -> Any:
+        asked.append(dict(query))
+        return repaired
+
+    standing = io.StringIO(answer)
+    monkeypatch.setattr(standing, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdin", standing)
+    actions = {"/leaks/fix": fix, "/leaks/check": lambda _: {"d": 7}}
+    with controller({"/leaks": lambda _: repaired if asked else found}, actions) as address:
+        assert main(["leaks", "--fix", *words, "--http", address]) == (0 if deleted else 1)
+    assert asked == ([{"agreed": digest_of([("d", "a")])}] if deleted else [])
+    out = capsys.readouterr().out
+    assert ("deleted a of driver d" in out) is deleted
+    assert ("a restore of the cluster has not reached yet" in out) is terminal
+
+
+def test_without_a_terminal_and_without_yes_only_what_is_confirmed_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Mapping[str, str]] = []
+
+    def fix(query: Mapping[str, str]) -> Any:
+        asked.append(dict(query))
+        return report()
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with controller({"/leaks": lambda _: report(finding("orphan"))}, {"/leaks/fix": fix}) as address:
+        assert main(["leaks", "--fix", "--http", address]) == 0
+    assert asked == [{}]
 
 
 def test_fix_waits_for_the_deletions_and_tells_each(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from volplane.controller.actions import Run
 from volplane.errors import ConfigurationError
 from volplane.kube import names
 from volplane.kube.kinds import VOLUMES
+from volplane.leaks.check import INTERVAL
 from volplane_testing import Answer, FailBefore
 
 Tell = Callable[[Any], Any]
@@ -120,8 +121,16 @@ async def test_what_cannot_be_asked_is_refused_with_what_would_be_right(cluster:
         await cluster.adoption.plan("old", "x")
     with pytest.raises(ConfigurationError, match='--back: --from is "old", which is no driver here'):
         await cluster.adoption.plan("old", back=True)
-    with pytest.raises(ConfigurationError, match='--from is "older", and no asset of driver shelf'):
+    unknown = '--from is "older", and no asset of driver shelf.*there are none; `volplane leaks` shows'
+    with pytest.raises(ConfigurationError, match=unknown):
         await cluster.adoption.plan("older")
     await cluster.plane.drivers.stop_all()
     with pytest.raises(Unavailable, match=r"driver shelf\.example\.com cannot be asked"):
         await cluster.adoption.plan("old")
+
+
+async def test_an_id_that_is_misspelt_is_an_error_with_the_nearest_one(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1", cluster="6b1c8f0a-4d2e")
+    await asyncio.sleep(1.2 * INTERVAL)
+    with pytest.raises(ConfigurationError, match="did you mean '6b1c8f0a-4d2e'"):
+        await cluster.adoption.plan("6b1c8f0a-4d2f")

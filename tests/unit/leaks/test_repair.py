@@ -11,8 +11,11 @@ import pytest
 
 from volplane import InProgress, Unavailable
 from volplane.controller.actions import Run
+from volplane.errors import VolplaneError
 from volplane.kube.transport import Response
 from volplane.leaks.check import INTERVAL
+from volplane.leaks.repair import digest_of
+from volplane.requests import Fence
 from volplane_testing import Answer, FailBefore
 from volplane_testing.transport import ApiCall, Ask, requests
 
@@ -57,6 +60,49 @@ async def test_an_orphan_seen_once_is_left_alone(cluster: Any, shelf: Any, hooks
     assert cluster.repair.start() == []
     await asyncio.sleep(1)
     assert not hooks.asked["delete"]
+
+
+async def test_what_a_person_has_seen_needs_no_second_check(cluster: Any, shelf: Any) -> None:
+    shelf.put("u1", cluster="here")
+    shelf.put("u2", cluster="elsewhere")
+    await asyncio.sleep(ROUND / 2)
+    shown = digest_of([("shelf.example.com", "shelf/pvc-u1")])
+    assert len(cluster.repair.start(agreed=shown)) == 1
+    await asyncio.sleep(1)
+    assert sorted(shelf.assets) == ["pvc-u2"]
+
+
+async def test_what_a_person_has_not_seen_is_not_deleted_with_it(cluster: Any, shelf: Any, hooks: Any) -> None:
+    shelf.put("u1", cluster="here")
+    shelf.put("u2", cluster="here")
+    await asyncio.sleep(ROUND / 2)
+    with pytest.raises(VolplaneError, match="not those that were shown any more"):
+        cluster.repair.start(agreed=digest_of([("shelf.example.com", "shelf/pvc-u1")]))
+    await asyncio.sleep(1)
+    assert not hooks.asked["delete"]
+
+
+async def test_what_a_volume_needs_by_now_stays_whatever_was_agreed(cluster: Any, shelf: Any, hooks: Any) -> None:
+    shelf.put("u1", cluster="here")
+    await asyncio.sleep(ROUND / 2)
+    await cluster.volume("mine", "/shelves/pvc-u1")
+    findings = cluster.repair.start(agreed=digest_of([("shelf.example.com", "shelf/pvc-u1")]))
+    await asyncio.sleep(1)
+    [(state, why)] = outcomes(cluster, findings).values()
+    assert (state, hooks.asked["delete"]) == ("failed", 0)
+    assert "it is no orphan any more" in why
+
+
+async def test_nothing_is_deleted_while_a_copy_of_the_cluster_works(cluster: Any, shelf: Any, hooks: Any) -> None:
+    shelf.put("u1", cluster="here")
+    await confirmed(cluster)
+    own = cluster.plane.state.cluster_id
+    cluster.check.living["shelf.example.com", own] = Fence(7, "other", "lease")
+    findings = cluster.repair.start()
+    await asyncio.sleep(1)
+    [(state, why)] = outcomes(cluster, findings).values()
+    assert (state, hooks.asked["delete"]) == ("failed", 0)
+    assert "another cluster with the id of this one" in why
 
 
 async def test_what_is_not_an_orphan_is_never_touched(cluster: Any, shelf: Any, hooks: Any) -> None:

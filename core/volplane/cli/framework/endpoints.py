@@ -137,9 +137,12 @@ class _Answers:
         }
 
     async def fix(self, query: Mapping[str, str]) -> Any:
-        """Start to delete all confirmed orphans, or only those of ?driver= and ?handle=; answer as `leaks`."""
+        """Start to delete all confirmed orphans, or only those of ?driver= and ?handle=; answer as `leaks`.
+
+        ?agreed=: the digest of all orphans, confirmed or not, that a person wants deleted.
+        """
         plane = await self._leading()
-        plane.leak_repair.start(query.get("driver", ""), query.get("handle", ""))
+        plane.leak_repair.start(query.get("driver", ""), query.get("handle", ""), agreed=query.get("agreed", ""))
         return await self.leaks({})
 
     async def check(self, query: Mapping[str, str]) -> Any:
