@@ -11,12 +11,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Controller", "Process", "Usage", "child", "controller", "load", "machine", "server"]
+__all__ = ["Controller", "Process", "Usage", "child", "controller", "load", "machine", "program", "server"]
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -152,7 +152,16 @@ class Controller(Process):
 @contextmanager
 def child(*command: str, kind: type[Process] = Process) -> Iterator[Any]:
     """Run a Python program until the block ends; then SIGTERM, and SIGKILL after 15 s."""
-    popen = subprocess.Popen([sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with program(sys.executable, *command, kind=kind) as process:
+        yield process
+
+
+@contextmanager
+def program(*command: str, kind: type[Process] = Process, log: Path | None = None) -> Iterator[Any]:
+    """Run any program, as `child`. log: a file for what it prints, where nobody reads that."""
+    with log.open("wb") if log is not None else nullcontext(subprocess.PIPE) as out:
+        errors = subprocess.STDOUT if log is not None else None
+        popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=errors)
     try:
         yield kind(popen)
     finally:
