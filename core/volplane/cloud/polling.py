@@ -154,7 +154,8 @@ class StatePoller(Generic[K, V]):
         """Use no earlier observation of the key: the caller has changed what it stands for."""
         with self._changed:
             self._sequence += 1
-            self._invalidated[key] = (self._sequence, self._clock())
+            if key in self._known or key in self._fetching:
+                self._invalidated[key] = (self._sequence, self._clock())
 
     def forget(self, key: K) -> None:
         """Drop everything about a key that no caller will ask for again."""

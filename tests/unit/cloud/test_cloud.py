@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -186,6 +187,17 @@ def test_a_board_whose_callers_wait_for_something_else_fetches_less_often_until_
     clock.now = 132.0
     poller.relax(5.0, 4.0)
     assert poller.next_poll("e", after=0.1) == pytest.approx(4.0)
+
+
+def test_a_poller_that_nobody_asks_keeps_nothing_of_what_is_invalidated() -> None:
+    poller: StatePoller[str, int] = StatePoller(lambda keys: dict.fromkeys(keys, 7), clock=Times(), interval=0.5)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(10_000):
+        poller.invalidate(f"disk-{number}")
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 50_000
 
 
 def test_a_key_that_is_expected_is_fetched_with_the_next_one_and_begins_no_fetch() -> None:
