@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from bench.backends import PLUGINS
@@ -47,19 +48,21 @@ def _settings(driver: str, root: Path | None, timeout: float, rate: float | None
 
 
 class _LoopLatency:
-    """Measures by how much a timer of the event loop is late, every 5 ms."""
+    """Measures by how much a timer of the event loop is late, every 5 ms; no more than the CPU that the loop's thread
+    has used meanwhile, so that other processes do not count.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._late: list[float] = []
-        self._due = self._loop.time() + PERIOD
+        self._due, self._used = self._loop.time() + PERIOD, time.thread_time()
         self._loop.call_at(self._due, self._measure)
         self._loop.add_reader(sys.stdin, self._report)
 
     def _measure(self) -> None:
-        now = self._loop.time()
-        self._late.append((now - self._due) * 1e3)
-        self._due = now + PERIOD
+        now, used = self._loop.time(), time.thread_time()
+        self._late.append(min(now - self._due, used - self._used) * 1e3)
+        self._due, self._used = now + PERIOD, used
         self._loop.call_at(self._due, self._measure)
 
     def _report(self) -> None:

@@ -40,6 +40,8 @@ LEASE = "volplane-system/volplane"
 
 CLAIMS_MEASURED, WARMING = 1000, 200
 SYNC_BUDGET, MEMORY_BUDGET, IDLE_BUDGET = 12.0, 2.5, 1.0
+FIRST_PASSES = 25.0
+"""Seconds after which every object of 100,000 pairs has been decided once after a start."""
 RATE, LOOP_BUDGET, FOLLOWER_BUDGET, FAILOVER_BUDGET = 200, 20.0, 0.5, 3.0
 
 
@@ -188,7 +190,9 @@ def resync(pairs: int, seconds: float) -> dict[str, float]:
         asyncio.run(prepare(kubeconfig))
         for name, often in (("quiet", 0.0), ("resync", 0.5)):
             with processes.controller(kubeconfig, "--loop", "--resync", str(often)) as run:
-                if not often:
+                if often:
+                    time.sleep(FIRST_PASSES * pairs / 100_000)
+                else:
                     run.quiet()
                 found = asyncio.run(main(kubeconfig, run, name))
             figures |= {f"{name}_{key}": value for key, value in found.items()}

@@ -34,8 +34,8 @@ from volplane.state.cluster_state import ClusterState
 
 _LOG = logging.getLogger(__name__)
 
-ENQUEUED_AT_ONCE = 500
-ENQUEUE_PAUSE = 0.1
+ENQUEUED_AT_ONCE = 100
+ENQUEUE_PAUSE = 0.02
 """Seconds between batches of a resync: 5,000 objects a second, about a seventh of a core."""
 STOP_SECONDS: Final = 9.0
 """Less than the 10 s within which the process promises to end after SIGTERM."""
