@@ -236,7 +236,8 @@ class AttachDetach:
             self._queue(*pairs_of_pod(pod, self.state.cluster))
 
     def _queue_wanted(self, unique: str, but: Pair | None = None) -> None:
-        self._queue(*sorted(pairs_wanted(unique, self.state.cluster) - {but}))
+        if unique:  # Volumes that are not attached have none, and would be looked through together.
+            self._queue(*sorted(pairs_wanted(unique, self.state.cluster) - {but}))
 
     def _queue(self, *pairs: Pair | None) -> None:
         for pair in pairs:
