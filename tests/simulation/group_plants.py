@@ -7,11 +7,14 @@ from dataclasses import replace as with_changes
 from typing import Any
 
 from simulation.planting import by_name, replace
+from volplane import GroupSnapshotRequest
 from volplane.controller.actions import Action
 from volplane.drivers.driver import DriverView
 from volplane.snapshots import decide, groups, groups_contents
 from volplane.snapshots.groups_objects import VolumeGroupSnapshotContent
 from volplane.snapshots.state import GroupCut, SnapshotState
+from volplane_testing.simulation.cutting_backend import CutSnapshot
+from volplane_testing.simulation.grouping_backend import GroupingBackend
 
 
 def show_a_group_whose_first_member_is_ready(stack: ExitStack) -> None:
@@ -52,9 +55,22 @@ def forget_the_snapshots_of_a_deleted_group(stack: ExitStack) -> None:
     replace(stack, groups_contents, "_deletion", deletion)
 
 
+def cut_the_members_one_after_another(stack: ExitStack) -> None:
+    """Let a storage cut each volume of a group a second after the one before."""
+    cut = GroupingBackend._cut_group
+
+    def one_by_one(self: GroupingBackend, request: GroupSnapshotRequest) -> list[CutSnapshot]:
+        made = [with_changes(each, created=each.created + at) for at, each in enumerate(cut(self, request))]
+        self.snapshots.update({each.handle: each for each in made})
+        return made
+
+    replace(stack, GroupingBackend, "_cut_group", one_by_one)
+
+
 GROUP_PLANTS = by_name(
     show_a_group_whose_first_member_is_ready,
     make_no_objects_for_the_last_member,
     let_members_go_before_their_group,
     forget_the_snapshots_of_a_deleted_group,
+    cut_the_members_one_after_another,
 )

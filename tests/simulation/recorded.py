@@ -130,7 +130,7 @@ CAUGHT_ON_NODES: Mapping[str, tuple[int, str]] = {
     "take_claims_from_the_scheduler": (17, "what-can-proceed-does"),
     "forget_generations_on_a_full_node": (1663, "one-asset-per-generation"),
     "take_the_time_from_ones_own_clock": (4118, "no-more-is-promised-than-there-is"),
-    "publish_for_a_node_that_is_gone": (58, "no-hot-loop"),
+    "publish_for_a_node_that_is_gone": (20, "no-hot-loop"),
 }
 """Planted bug of storage on nodes -> a seed that shows it, and the invariant that breaks."""
 
@@ -157,14 +157,16 @@ CAUGHT_SNAPSHOTS: Mapping[str, tuple[int, str]] = {
     "delete_the_last_good_one_by_its_age": (20, "last-good-one-stays"),
     "take_a_snapshot_again_that_is_gone": (2, "one-snapshot-a-run"),
 }
+"""Planted bug of snapshots -> a seed of the scenario `snapshots` that shows it, and the invariant that breaks."""
 
 CAUGHT_GROUPS: Mapping[str, tuple[int, str]] = {
     "show_a_group_whose_first_member_is_ready": (6, "whole-group"),
     "make_no_objects_for_the_last_member": (6, "whole-group"),
     "let_members_go_before_their_group": (0, "members-stay-with-their-group"),
     "forget_the_snapshots_of_a_deleted_group": (4, "no-leak"),
+    "cut_the_members_one_after_another": (6, "one-moment"),
 }
-"""Planted bug of snapshots -> a seed of the scenario `snapshots` that shows it, and the invariant that breaks."""
+"""Planted bug of groups -> a seed of the scenario `groups` that shows it, and the invariant that breaks."""
 
 ALL_CAUGHT = (
     CAUGHT,
@@ -180,6 +182,7 @@ ALL_CAUGHT = (
     CAUGHT_ON_NODES,
     CAUGHT_TRASH,
     CAUGHT_SNAPSHOTS,
+    CAUGHT_GROUPS,
 )
 """All tables above, in the order of docs/design/simulation.md."""
 

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from simulation.planting import by_name, replace
-from volplane.attach import attach_detach, attacher, desired, reconcile
-from volplane.attach.operation import AttachOperation, DetachOperation
+from volplane.attach import attach_detach, attacher, desired, operation, reconcile
+from volplane.attach.operation import DetachOperation
 from volplane.kube.objects import VolumeAttachment
 from volplane.state.cluster_state import ClusterState
 
@@ -49,7 +49,7 @@ def detach_under_the_other_attachment(stack: ExitStack) -> None:
 
 def take_an_unknown_attach_for_none(stack: ExitStack) -> None:
     """Refuse a second node only once the status says attached, as if a failed call had no effect."""
-    replace(stack, AttachOperation, "_may_be_attached", lambda _self, other, _attachment: other.status.attached)
+    replace(stack, operation, "may_be_attached", lambda other, _attachment, _cluster: other.status.attached)
 
 
 REUSED_PLANTS = by_name(

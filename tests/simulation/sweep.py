@@ -41,6 +41,7 @@ PLANTED: Mapping[str, tuple[int, str]] = {
     **recorded.CAUGHT_HOSTILE,
     **recorded.CAUGHT_TRASH,
     **recorded.CAUGHT_SNAPSHOTS,
+    **recorded.CAUGHT_GROUPS,
     **ON_NODES,
 }
 """Planted bug -> its seed, and the invariant that breaks."""
