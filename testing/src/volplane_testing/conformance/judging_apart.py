@@ -150,16 +150,20 @@ class _Supervision:
 
     def left_behind(self) -> tuple[str, ...]:
         """Let the child clean up; what is on the storage then. A second interruption ends the cleaning."""
-        end = time.monotonic() + _CLEANING
         try:
             self._child.interrupt()
-            while self._child.messages.poll(max(0.0, end - time.monotonic())):
-                self._heard(*self._child.messages.recv())
-        except (EOFError, OSError):
-            pass  # it has said all
+            self._listen(_CLEANING)
         except KeyboardInterrupt:
             self._child.kill()
+            self._listen(0.0)  # It may have said what is left, and was not heard yet.
         return self._left
+
+    def _listen(self, seconds: float) -> None:
+        """Take in what the child says until it has said all."""
+        end = time.monotonic() + seconds
+        with contextlib.suppress(EOFError, OSError):
+            while self._child.messages.poll(max(0.0, end - time.monotonic())):
+                self._heard(*self._child.messages.recv())
 
     def report(self) -> Report:
         """Follow the child to its end."""
