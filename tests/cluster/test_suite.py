@@ -56,7 +56,11 @@ QUICK = tuple(name for name in ALL if name not in ("leader", "drain"))
 """Those two start most processes."""
 
 
-@pytest.fixture(scope="module", params=[QUICK, pytest.param(ALL, marks=pytest.mark.soak)], ids=["quick", "all"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(QUICK, marks=pytest.mark.more), pytest.param(ALL, marks=pytest.mark.soak)],
+    ids=["quick", "all"],
+)
 def short(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """One short run over sections, as the whole control plane."""
     directory = tmp_path_factory.mktemp("short")
@@ -144,7 +148,9 @@ SNAPSHOTS = ("snapshots", "restore")
 
 
 @pytest.mark.parametrize(
-    "sections", [DISKS, pytest.param(("recycle", *DISKS), marks=pytest.mark.soak)], ids=["quick", "scrubbed too"]
+    "sections",
+    [pytest.param(DISKS, marks=pytest.mark.more), pytest.param(("recycle", *DISKS), marks=pytest.mark.soak)],
+    ids=["quick", "scrubbed too"],
 )
 def test_disks_of_a_cloud_are_attached_grow_are_scrubbed_and_follow_pods(
     ec2: FakeEC2Server, tmp_path: Path, sections: tuple[str, ...]
@@ -243,6 +249,7 @@ def test_a_section_that_fails_says_why_with_the_events_of_the_cluster_and_all_is
         assert (Path(report.logs) / "run-1.log").is_file()
 
 
+@pytest.mark.more
 def test_without_a_binder_nothing_is_judged_and_with_another_one_we_are_not_a_second(tmp_path: Path) -> None:
     with embedded_cluster(tmp_path) as cluster, pytest.raises(ConfigurationError, match="nobody binds claims"):
         checked(cluster, tmp_path / "work", sections=("static",))

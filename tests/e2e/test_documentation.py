@@ -45,6 +45,7 @@ def objects(lines: Iterable[str]) -> set[tuple[str, ...]]:
     return {tuple(line.split()[:2]) for line in lines if line.startswith("  ")}
 
 
+@pytest.mark.more
 def test_the_demo_ends_well_and_in_time_and_says_what_its_recording_shows() -> None:
     begun = time.monotonic()
     ended = subprocess.run(
@@ -99,13 +100,13 @@ def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
     assert "Warning  ProvisioningFailed" in followed("try-it-with-kubectl.md", tmp_path)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_the_page_about_undeleting_works_word_for_word(tmp_path: Path) -> None:
     followed("undelete-a-volume.md", tmp_path)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_the_page_about_disks_of_nodes_works_word_for_word(tmp_path: Path) -> None:
     page = (REPOSITORY / "docs" / "how-to" / "provision-on-nodes.md").read_text("utf-8")
@@ -136,6 +137,7 @@ def test_the_page_about_disks_of_nodes_works_word_for_word(tmp_path: Path) -> No
             assert cluster.stop() == 0, cluster.said()
 
 
+@pytest.mark.more
 def test_the_demo_on_nfs_ends_well_or_says_what_is_missing() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "volplane", "demo", "--backend", "nfs"],
@@ -154,7 +156,7 @@ def test_the_demo_on_nfs_ends_well_or_says_what_is_missing() -> None:
     assert "on disk, greeting says" in ended.stdout
 
 
-@pytest.mark.soak
+@pytest.mark.more
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 @pytest.mark.skipif(bool(why_no_ganesha()), reason=why_no_ganesha())
 def test_the_page_about_nfs_works_word_for_word() -> None:
@@ -244,7 +246,7 @@ def blocks_of(page: str) -> str:
     )
 
 
-@pytest.mark.soak
+@pytest.mark.more
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_the_pages_about_snapshots_and_restores_work_word_for_word(tmp_path: Path) -> None:
     kubeconfig, disks = tmp_path / "cluster" / "kubeconfig", tmp_path / "disks"

@@ -95,6 +95,7 @@ def test_the_list_of_packages_has_what_cyclonedx_requires_and_no_address(dist: P
     }
 
 
+@pytest.mark.more
 def test_the_list_has_each_package_that_ours_need_in_the_version_that_is_pinned(dist: Path) -> None:
     told = json.loads((dist / "volplane-0.1.0.cdx.json").read_text())["components"]
     versions = {each["name"]: each["version"] for each in told}

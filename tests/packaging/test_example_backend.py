@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.packaging.clean_environment import CleanEnvironment, borrow, wheels_of
 
+pytestmark = pytest.mark.more
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "loopfiles"
 

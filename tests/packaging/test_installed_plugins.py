@@ -16,6 +16,7 @@ from tests.packaging.clean_environment import CleanEnvironment, borrow, environm
 
 from ports import free_port
 
+pytestmark = pytest.mark.more
 REPOSITORY = Path(__file__).resolve().parents[2]
 OURS = (
     REPOSITORY,

@@ -122,7 +122,7 @@ class Reader:
             (self.here / "volplane_folders.py").unlink()  # from here on, only what is installed counts
 
 
-@pytest.mark.soak
+@pytest.mark.more
 def test_the_tutorial_works_word_for_word(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     written: dict[str, str] = {}
@@ -193,7 +193,7 @@ def test_the_how_to_of_secrets_is_right() -> None:
     }
 
 
-@pytest.mark.soak
+@pytest.mark.more
 @pytest.mark.parametrize("page", [TESTING, SIMULATING, API], ids=lambda page: page.stem)
 def test_the_how_tos_of_tests_work_block_by_block(page: Path, tmp_path: Path) -> None:
     """All blocks of a page as one run of pytest: each that is a test as its file, the others run from a test."""

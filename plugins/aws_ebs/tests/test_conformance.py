@@ -35,7 +35,7 @@ class TestAwsEbs(BackendConformance):
         return with_secret(Behaviour(max_results=5))
 
 
-@pytest.mark.soak
+@pytest.mark.more
 class TestAwsEbsSeenLate(BackendConformance):
     """What was made or tagged is not seen by Describe calls for a while."""
 
@@ -46,7 +46,7 @@ class TestAwsEbsSeenLate(BackendConformance):
         return with_secret(Behaviour(max_results=5, visible_after=3.0), crash_points=8)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 class TestAwsEbsSlowAndFew(BackendConformance):
     """Slow changes, and one call a second of each kind."""
 

@@ -32,7 +32,7 @@ class TestGcePdImages(BackendConformance):
         return subject(Behaviour(max_results=5), images=True, crash_points=6)
 
 
-@pytest.mark.soak
+@pytest.mark.more
 class TestGcePdSlowAndFew(BackendConformance):
     """Slow operations that are soon forgotten, errors by HTTP, and one call a second."""
 

@@ -62,7 +62,11 @@ def python(*arguments: str, cwd: Path, **environment: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "kind", ["directory", *(pytest.param(each, marks=pytest.mark.soak) for each in ("http", "cloud"))]
+    "kind",
+    [
+        pytest.param("directory", marks=pytest.mark.more),
+        *(pytest.param(each, marks=pytest.mark.soak) for each in ("http", "cloud")),
+    ],
 )
 def test_a_new_backend_is_built_installed_and_passes_its_tests(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
