@@ -291,6 +291,10 @@ def test_the_keyboard_is_enough() -> None:
         await tab.run("document.activeElement.blur()")
         await tab.press("3")
         await tab.wait("location.hash === '#/volumes'")
+        await tab.run("document.querySelector('.skip').focus()")
+        await tab.press("Enter")
+        await tab.wait("location.hash === '#main'")
+        assert await tab.run("document.title") == "volumes · volplane"
 
     looked(body)
 

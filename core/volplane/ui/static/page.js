@@ -23,6 +23,7 @@ const links = new Map(VIEWS.map((view) => {
 
 function route() {
   takeToken();
+  if (shown && location.hash === "#main") return; // "To the content".
   const [path, query] = location.hash.slice(2).split("?");
   const [first, ...rest] = path.split("/").map(decoded);
   const view = VIEWS.includes(first) ? first : "waiting";
@@ -85,19 +86,31 @@ function heard(next) {
   if (changed) shown?.refresh();
 }
 
+// A "hashchange" comes later than the new address, and the next key may come between them.
+function go(address) {
+  history.pushState(null, "", address);
+  route();
+}
+
 addEventListener("hashchange", route);
+addEventListener("click", (event) => {
+  const link = event.target instanceof Element && event.target.closest("a[href^='#/']");
+  if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  event.preventDefault();
+  go(link.getAttribute("href"));
+});
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target instanceof HTMLInputElement;
   if (event.key === "Escape") {
     if (typing) event.target.blur();
-    else if (shown instanceof Picture) location.hash = before;
+    else if (shown instanceof Picture) go(before);
     return;
   }
   if (event.key === "ArrowDown" || event.key === "ArrowUp") shown?.step(event.key === "ArrowDown" ? 1 : -1);
   else if (typing) return;
   else if (event.key === "/" && shown instanceof List) shown.input.focus();
-  else if (/^[0-9]$/.test(event.key)) location.hash = `#/${VIEWS[(Number(event.key) + 9) % 10]}`;
+  else if (/^[0-9]$/.test(event.key)) go(`#/${VIEWS[(Number(event.key) + 9) % 10]}`);
   else return;
   event.preventDefault();
 });
