@@ -25,7 +25,7 @@ from volplane.cli.framework import eventloop
 from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.controller import logs
 from volplane.controller.config import Configuration, DriverSettings
-from volplane.controller.http import HttpAddress
+from volplane.controller.http_access import HttpAddress
 from volplane.controller.metrics import Metrics
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport

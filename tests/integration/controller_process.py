@@ -19,7 +19,7 @@ import pytest
 
 from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.controller.config import Configuration, DriverSettings
-from volplane.controller.http import HttpAddress, read_token
+from volplane.controller.http_access import HttpAddress, read_token
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import Plugin
 from volplane.errors import ApiNotFound

@@ -16,7 +16,7 @@ import yaml
 from integration.certificates import Authority
 from integration.controller_process import Site, running_process
 from volplane.cli.controller_client import Access
-from volplane.controller.http import DIRECTORY_VARIABLE
+from volplane.controller.http_access import DIRECTORY_VARIABLE
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, PODS, Kind
 from volplane.kube.objects import KubeObject

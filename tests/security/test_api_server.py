@@ -19,7 +19,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from unit.embedded.apiserver.calls import CLASSES, MAPS, Calls
-from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.controller.http import Pages, serve_pages
+from volplane.controller.http_access import HttpAddress
 from volplane_embedded.apiserver import http
 from volplane_embedded.apiserver.errors import StatusError
 from volplane_embedded.apiserver.http import serve

@@ -15,7 +15,8 @@ import pytest
 from integration.led_cluster import ADMIN, OURS, POD, led_cluster, may_ask
 from volplane.asking.leader import LeaderSilent
 from volplane.cli.controller_client import Access
-from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.controller.http import Pages, serve_pages
+from volplane.controller.http_access import HttpAddress
 from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES
 from volplane.kube.names import ENDPOINT
 from volplane.snapshots.groups_objects import GROUPS

@@ -15,7 +15,8 @@ import pytest
 from integration.test_observability import observed
 from volplane.asking.leader import Leader
 from volplane.controller import http
-from volplane.controller.http import ActionToken, HttpAddress, Pages, read_token, serve_pages
+from volplane.controller.http import Pages, serve_pages
+from volplane.controller.http_access import DIRECTORY_VARIABLE, ActionToken, HttpAddress, read_token
 from volplane.errors import VolplaneError
 
 ANYWHERE = HttpAddress("127.0.0.1", 0)
@@ -60,7 +61,7 @@ async def test_commands_send_the_token_to_no_other_machine(
     host: str, *, shown: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """0.0.0.0 leads to this machine, and is no loopback address."""
-    monkeypatch.setenv(http.DIRECTORY_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     heads: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,7 +82,7 @@ async def test_commands_send_the_token_to_no_other_server_on_the_port(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The controller has the port of 127.0.0.1, and another user of the machine that of ::1."""
-    monkeypatch.setenv(http.DIRECTORY_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     heads: list[bytes] = []
 
     async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from volplane.asking import AUDIENCE
 from volplane.controller.controller import Rule
 from volplane.errors import ApiError
 from volplane.kube.client import Client
@@ -34,8 +35,6 @@ from volplane.snapshots.operation import QUEUE
 from volplane.snapshots.state import content_name_of, names_snapshot
 from volplane.state.matching import refers_to
 
-AUDIENCE: Final = "volplane"
-"""Of tokens that are of no use but here, such as those that commands request which have only a certificate."""
 _KEPT: Final = 10.0
 """Seconds for which a right counts that was there. One that was not is asked for again."""
 _MOST_KEPT: Final = 1_000

@@ -21,19 +21,15 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
-import aiohttp
-
-from volplane.asking.callers import AUDIENCE
-from volplane.asking.forward import exchange
-from volplane.controller.http import HOLDER, HttpAddress, is_loopback, read_token
+from volplane.asking import AUDIENCE
+from volplane.controller.http_access import HOLDER, HttpAddress, is_loopback, read_token
 from volplane.errors import ApiError, ApiForbidden, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import LEASES, WHOLE_PODS, Kind
-from volplane.kube.leases import Endpoint, endpoint_of
+from volplane.kube.leases import LEASE, Endpoint, endpoint_of
 from volplane.kube.objects import KubeObject, Lease, WholePod, timestamp
 from volplane.kube.transport import Response
-from volplane.process.process import LEASE
 
 SECONDS = {"GET": 5.0, "POST": 60.0}
 """How long an answer may take. Before that to a POST the controller may call its backends."""
@@ -181,6 +177,8 @@ class _InPod:
     until: float = 0.0
 
     async def __call__(self, method: str, target: str) -> Response:
+        from volplane.asking.forward import exchange  # noqa: PLC0415 - aiohttp, as in _on_loopback
+
         identity = self.transport.credentials.identity
         if identity.impersonation:
             raise LeaderSilent("you act as somebody else (`as`), and the leader would answer to your own rights")
@@ -234,6 +232,8 @@ async def _at_address(place: HttpAddress, method: str, target: str) -> Response:
 
 
 async def _on_loopback(place: HttpAddress, token: str, holder: str, method: str, target: str) -> Response:
+    import aiohttp  # noqa: PLC0415 - 170 ms, for which a page of help need not wait
+
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     headers |= {HOLDER: holder} if holder else {}
     address = f"{f'[{place.host}]' if ':' in place.host else place.host}:{place.port}"

@@ -19,10 +19,10 @@ from volplane.asking.leader import LeaderSilent
 from volplane.asking.seen import explained_by_events
 from volplane.cli.controller_client import Access, reaching, shown_again
 from volplane.cli.framework.console import Console, Output
+from volplane.cli.framework.controllers import Controllers
 from volplane.cli.framework.options import (
     AllNamespaces,
     ConfigFile,
-    Controllers,
     Namespace,
     OutputFormat,
     Watching,

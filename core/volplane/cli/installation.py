@@ -22,9 +22,9 @@ from volplane.asking.callers import REVIEWS
 from volplane.controller.config import Configuration, parse_configuration
 from volplane.controller.controller import FOLLOW, READ, Rule
 from volplane.intents.bootstrap import SEAL_SECRET
+from volplane.kube.leases import LEASE
 from volplane.process import duties
 from volplane.process.duties import NODE_CONTROLLERS, namespace_labels
-from volplane.process.process import LEASE
 from volplane.secret import Secret, SecretPlace
 from volplane.state.naming import nodes_namespace
 

@@ -11,11 +11,11 @@ from typing import Annotated
 from typer import Option
 
 from volplane.cli.framework import eventloop
+from volplane.cli.framework.controllers import Controllers
 from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.cli.framework.options import (
     DEFAULT_NAMESPACE,
     ConfigFile,
-    Controllers,
     Kubeconfig,
     LogFormat,
     OurNamespace,
@@ -25,7 +25,7 @@ from volplane.cli.framework.options import (
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
 from volplane.controller.controller import FORCE_DETACH_AFTER
-from volplane.controller.http import HttpAddress
+from volplane.controller.http_access import HttpAddress
 from volplane.controller.metrics import Metrics
 from volplane.drivers.contract import SUBDOMAIN
 from volplane.errors import ConfigurationError

@@ -17,7 +17,7 @@ from volplane.cli.controller_client import Access, reaching
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
 from volplane.controller import logs
-from volplane.controller.http import HttpAddress
+from volplane.controller.http_access import HttpAddress
 from volplane.ui.server import serve_page
 
 

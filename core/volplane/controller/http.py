@@ -6,41 +6,29 @@ connection, a bounded time and number of connections, a tenth of the time for /m
 function that was passed in, for clients on this machine that have the token, or are admitted by the `Guard`, as those
 are who come through a port-forward; POST changes something. Whoever asks the holder of a Lease names it, and gets no
 answer of another process.
-
-The token is in a file that only the user of the process can read. A loopback address is no credential: every user of
-the machine reaches it, pods that share the host's network, and everybody through the proxy of a service mesh. The
-process that listens writes the file, and a command of the same user on the same machine reads it. The directory is the
-first usable one of $VOLPLANE_RUNTIME_DIR (alone, if it is set), /run/volplane for user 0, /tmp/volplane-<uid>.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import ipaddress
 import logging
-import os
 import re
 import resource
-import secrets
-import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from volplane.controller.http_access import HOLDER, ActionToken, HttpAddress, is_loopback
 from volplane.errors import ConfigurationError, VolplaneError
 
-DIRECTORY_VARIABLE: Final = "VOLPLANE_RUNTIME_DIR"
-_FILE: Final = "http-{}.token"
 _MOST_CONNECTIONS: Final = 256
 """At once, of clients without the token, and as many of those whose addresses crowd."""
 _BACKLOG: Final = 32
@@ -59,27 +47,10 @@ _REQUESTS = logging.getLogger("volplane.http.requests")
 """What aiohttp reports of requests: mistakes of ours, and not those of clients, who could fill the log with them."""
 _REQUESTS.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
-
-@dataclass(frozen=True, slots=True)
-class HttpAddress:
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, option: str, text: str) -> HttpAddress:
-        """Read "127.0.0.1:9809" or "[::1]:0" (a free port). Raises ConfigurationError naming the option."""
-        host, colon, port = text.rpartition(":")
-        if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-            raise ConfigurationError(f'{option} is "{text}"; it must be ADDRESS:PORT, such as 127.0.0.1:9809')
-        return cls(host.strip("[]"), int(port))
-
-
 Answer = Callable[[Mapping[str, str]], Awaitable[Any]]
 """Query parameters -> what is sent as JSON. A VolplaneError becomes a 400 with its text."""
 Guard = Callable[[str, Mapping[str, str], str], Awaitable[tuple[int, str]]]
 """(path, query parameters, bearer token) of a client without our token -> (200, ""), or how and why it is refused."""
-HOLDER: Final = "Volplane-Holder"
-"""Header: of a request, the process that is asked; of an answer, the one that answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,85 +236,3 @@ class _Server(web.Server):
             return web.json_response({"error": str(error)}, status=400)
         body, headers = msgspec.json.encode(content), {HOLDER: holder}
         return web.Response(body=body, headers=headers, content_type="application/json")
-
-
-def is_loopback(host: str | None) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host or "").is_loopback
-    return host == "localhost"
-
-
-class ActionToken:
-    """A token in its file, until `remove`."""
-
-    def __init__(self, port: int, hosts: Sequence[str] = ("127.0.0.1",)) -> None:
-        """Make a new token for the endpoints on this port of these addresses: another one may be another user's."""
-        self._token, self._hosts = secrets.token_hex(32), " ".join(hosts)
-        self.path: Path | None = None
-        """None if no file could be made."""
-        self.why = ""
-        """Why none could be made in the last directory that was tried."""
-        for directory in _directories():
-            path = directory / _FILE.format(port)
-            fresh = path.with_suffix(".new")
-            try:
-                directory.mkdir(mode=0o700, exist_ok=True)
-                _check(directory)
-                fresh.unlink(missing_ok=True)
-                # O_EXCL, O_NOFOLLOW: a file or link that another user put there is not written through.
-                fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                with os.fdopen(fd, "w") as file:
-                    file.write(f"{self._token} {self._hosts}")
-                self.path = fresh.replace(path)
-            except OSError as error:
-                self.why = f"{directory}: {error.strerror or error}"
-            else:
-                return
-
-    def allows(self, authorization: str) -> bool:
-        expected = f"Bearer {self._token}"
-        return self.path is not None and hmac.compare_digest(authorization.encode(errors="replace"), expected.encode())
-
-    def remove(self) -> None:
-        """Remove the file, unless another process has replaced it."""
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                if self.path.read_text().startswith(self._token):
-                    self.path.unlink()
-
-
-def read_token(port: int, host: str = "localhost") -> tuple[str, str]:
-    """Return the token for this port of `host`, and the address that has it. Raises VolplaneError with what to do."""
-    tried = []
-    for directory in _directories():
-        path = directory / _FILE.format(port)
-        try:
-            _check(directory)
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
-                token, *served = file.read().split() or [""]
-            for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
-                if {address, "::" if ":" in address else "0.0.0.0"} & set(served):  # noqa: S104 - nothing is bound
-                    return token, address
-            tried.append(f"{path}: the controller serves {', '.join(served)}, not {host}")
-        except OSError as error:
-            tried.append(f"{path}: {error.strerror or error}")
-    raise VolplaneError(
-        f"the controller's token cannot be read ({'; '.join(tried)}): run the command on the machine (or in the pod) "
-        f"of the controller, as the user that it runs as, with the same {DIRECTORY_VARIABLE}"
-    )
-
-
-def _directories() -> Iterator[Path]:
-    if given := os.environ.get(DIRECTORY_VARIABLE):
-        yield Path(given)
-        return
-    if os.geteuid() == 0:
-        yield Path("/run/volplane")
-    yield Path(f"/tmp/volplane-{os.geteuid()}")  # noqa: S108 -- `_check` refuses one that another user made
-
-
-def _check(directory: Path) -> None:
-    """Raise PermissionError for a directory that others own or can write."""
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{directory} is not a directory that this user owns and nobody else can write")

@@ -24,6 +24,8 @@ from volplane.requests import TERMS, Fence
 _POLL_SECONDS = 2.0
 _LOG = logging.getLogger(__name__)
 
+LEASE: Final = "volplane"
+"""Name of the Lease of a whole control plane, in our namespace."""
 LONGEST_LEASE: Final = 600
 """Seconds after which a Lease that is not renewed is over, whatever it says: the number may be damaged."""
 

@@ -35,7 +35,7 @@ from volplane.intents.bootstrap import Bootstrap, cluster_id_of, ensure_namespac
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
-from volplane.kube.leases import Endpoint, LeaseLock, drivers_of, wait_unheld
+from volplane.kube.leases import LEASE, Endpoint, LeaseLock, drivers_of, wait_unheld
 from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import STOP_SECONDS, ControlPlane, Term
 from volplane.process.duties import ALL_CONTROLLERS, namespace_labels
@@ -52,8 +52,6 @@ GRACE = 2.0
 """Seconds for which drivers are waited for before the first term begins; those that take longer join later."""
 RENEWED_WITHIN = 2 / 3
 """Part of the lease after which a leader that could not renew it stops its work."""
-LEASE = "volplane"
-"""Name of the Lease, in our namespace."""
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 NO_KEY = (
     "the key that seals intents may not be read here, so a record on a claim of what was made for it is not believed"

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from volplane.controller.http import HttpAddress, is_loopback
+from volplane.controller.http_access import HttpAddress, is_loopback
 from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.ui.picture import picture_of

@@ -24,9 +24,9 @@ from volplane.kube.kinds import (
     VOLUME_SNAPSHOTS,
     VOLUMES,
 )
+from volplane.kube.leases import LEASE
 from volplane.kube.objects import VolumeSnapshot
 from volplane.kube.reflector import Reflector
-from volplane.process.process import LEASE
 from volplane.snapshots.state import claim_key_of
 from volplane.state.cluster_state import ATTACHMENT_INDEXES, CLAIM_INDEXES, POD_INDEXES
 

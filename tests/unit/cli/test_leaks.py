@@ -17,7 +17,8 @@ import yaml
 
 from ports import free_port
 from volplane.cli.main import main
-from volplane.controller.http import DIRECTORY_VARIABLE, HttpAddress, Pages, serve_pages
+from volplane.controller.http import Pages, serve_pages
+from volplane.controller.http_access import DIRECTORY_VARIABLE, HttpAddress
 from volplane.errors import VolplaneError
 from volplane.leaks.repair import digest_of
 

@@ -235,6 +235,19 @@ def test_help_loads_no_network_library() -> None:
     assert shown.stderr == ""
 
 
+def test_a_command_for_people_loads_neither_controllers_nor_servers_before_it_asks() -> None:
+    names = ["trash", "undelete", "leaks", "adopt", "drain", "snapshot", "restore", "support-bundle"]
+    script = (
+        "import sys\n"
+        "from volplane.cli.main import main\n"
+        f"assert not any([main([name, '--help']) for name in {names}])\n"
+        "heavy = {'aiohttp', 'kubernetes', 'volplane.process', 'volplane.explain'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert shown.stderr == ""
+
+
 @pytest.mark.parametrize("name", frame.COMMANDS)
 def test_every_command_of_the_help_exists(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert frame.main([name, "--help"]) == 0

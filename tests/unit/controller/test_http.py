@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from volplane.controller.http import DIRECTORY_VARIABLE, ActionToken, HttpAddress, Pages, read_token, serve_pages
+from volplane.controller.http import Pages, serve_pages
+from volplane.controller.http_access import DIRECTORY_VARIABLE, ActionToken, HttpAddress, read_token
 from volplane.errors import ConfigurationError, InvalidArgument, VolplaneError
 
 ANYWHERE = HttpAddress("127.0.0.1", 0)

@@ -15,7 +15,8 @@ import msgspec
 
 from volplane.asking.callers import Callers
 from volplane.assets import Snapshot
-from volplane.controller.http import HttpAddress, Pages, serve_pages
+from volplane.controller.http import Pages, serve_pages
+from volplane.controller.http_access import HttpAddress
 from volplane.errors import VolplaneError
 from volplane.kube.objects import timestamp
 from volplane.leaks.comparison import GRACE_SECONDS, Finding

@@ -10,7 +10,6 @@ from typer import Option
 
 from volplane.cli.framework.console import Output
 from volplane.drivers.parameters import read_value
-from volplane.process.duties import ALL_CONTROLLERS
 from volplane.schemas import Parameter, ParameterKind
 
 DEFAULT_NAMESPACE: Final = "volplane-system"
@@ -43,14 +42,6 @@ AllNamespaces = Annotated[bool, Option("--all-namespaces", "-A", help="Of all na
 Watching = Annotated[bool, Option("--watch", "-w", help="Show it again whenever it changes, until Ctrl-C.")]
 ConfigFile = Annotated[
     Path | None, path_option("--config", "FILE", "Drivers and their options, YAML. Else every backend that needs none.")
-]
-Controllers = Annotated[
-    str,
-    Option(
-        metavar="LIST",
-        help=f"What to do: some of {', '.join(ALL_CONTROLLERS)}, or all where no kube-controller-manager does it.",
-        show_default="all but binder, protection and attach-detach",
-    ),
 ]
 OurNamespace = Annotated[str, Option(metavar="NAME", help="Namespace of the lease, the sealing key and scrubber pods.")]
 OutputFormat = Annotated[Output, Option("--output", "-o", help="How the result is written.")]

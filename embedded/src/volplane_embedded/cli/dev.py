@@ -18,7 +18,7 @@ from volplane.cli.framework.endpoints import answers_of
 from volplane.cli.framework.options import ConfigFile, Verbose
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
-from volplane.controller.http import HttpAddress
+from volplane.controller.http_access import HttpAddress
 from volplane.drivers.driver import DriverStatus
 from volplane.errors import ConfigurationError
 from volplane.ui.server import serve_page

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from volplane.cli.framework.endpoints import serve_endpoints
 from volplane.controller.config import Configuration, DriverSettings
-from volplane.controller.http import HttpAddress
+from volplane.controller.http_access import HttpAddress
 from volplane.controller.metrics import Metrics
 from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import ConfigurationError

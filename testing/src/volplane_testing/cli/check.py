@@ -9,7 +9,8 @@ import typer
 
 from volplane._messages import nearest
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Controllers, Kubeconfig, duration_option
+from volplane.cli.framework.controllers import Controllers
+from volplane.cli.framework.options import Kubeconfig, duration_option
 from volplane.errors import ConfigurationError
 from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane_testing.cli.check_cluster import (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from volplane.controller.http import read_token
+from volplane.controller.http_access import read_token
 from volplane.errors import VolplaneError
 from volplane_testing.qualification.report import Failed
 
