@@ -18,6 +18,7 @@ Exit codes:
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import logging
 import os
@@ -107,6 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(code))
     try:
         app = application(arguments)
+        if not gc.isenabled():  # `volplane.__main__` has disabled it; what is imported stays.
+            gc.freeze()
+            gc.enable()
         if main_thread:
             # Until now SIGINT ended the process (see `volplane.__main__`).
             signal.signal(signal.SIGINT, signal.default_int_handler)

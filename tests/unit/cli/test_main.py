@@ -5,6 +5,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -204,6 +205,18 @@ def test_the_module_is_the_command() -> None:
     shown = run("--version")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.startswith("volplane 0.")
+
+
+def test_garbage_is_collected_while_a_command_runs_and_not_while_it_is_imported(tmp_path: Path) -> None:
+    says = "import gc\n{}print(gc.isenabled())\n"
+    (tmp_path / "example.py").write_text(says.format("") + "def example() -> None:\n    " + says.format("    "))
+    script = (
+        f"import sys, volplane.cli\nvolplane.cli.__path__.append({str(tmp_path)!r})\n"
+        "from volplane import __main__\nfrom volplane.cli import main as frame\n"
+        "frame.COMMANDS = {'example': frame.Command('')}\nsys.argv[1:] = ['example']\n__main__.main()\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (shown.stdout.split(), shown.stderr) == (["False", "True"], "")
 
 
 def test_debug_shows_where_a_failure_came_from() -> None:
