@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tools.dashboard import DASHBOARD, dashboard
-from tools.reference import pages
+from tools.reference_products import metrics_page
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MONITORING = REPOSITORY / "deploy" / "monitoring"
@@ -24,13 +25,15 @@ QUERIES = [
     *(alert["expr"] for alert in ALERTS),
     *(target["expr"] for panel in PANELS for target in panel["targets"]),
 ]
-# Metrics and their labels as the reference has them.
-METRICS = {
-    name: set(re.findall(r"`(\w+)`", labels))
-    for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", pages()["reference/metrics.md"], re.MULTILINE)
-}
 WORDS = {"sum", "max", "by", "rate", "increase", "delta", "time", "absent", "or", "le", "histogram_quantile", "vector"}
 PROMTOOL = shutil.which("promtool")
+
+
+@functools.cache
+def metrics_and_labels() -> dict[str, set[str]]:
+    """Metrics and their labels as the reference has them."""
+    rows = re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", "\n".join(metrics_page()), re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
 
 
 def names_in(query: str) -> list[str]:
@@ -42,9 +45,9 @@ def names_in(query: str) -> list[str]:
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_query_names_only_metrics_and_labels_that_exist(query: str) -> None:
     found = [word.removesuffix("_bucket") for word in names_in(query)]
-    metrics = [word for word in found if word in METRICS]
+    metrics = [word for word in found if word in metrics_and_labels()]
     assert metrics
-    assert set(found) - set(metrics) <= set.union(*(METRICS[metric] for metric in metrics))
+    assert set(found) - set(metrics) <= set.union(*(metrics_and_labels()[metric] for metric in metrics))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: str(alert["alert"]))

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from google.cloud import compute_v1
 
 from volplane_gce_pd.api import ComputeClient, GceError, Method
 from volplane_gce_pd.settings import Settings
@@ -28,6 +27,8 @@ def plain(value: Any) -> Any:
 
 def checked(answer: bytes, kind: str) -> None:
     """Raise unless the message class writes what it has read."""
+    from google.cloud import compute_v1
+
     message = getattr(compute_v1, kind)
     again = message.to_json(
         message.from_json(answer, ignore_unknown_fields=False),

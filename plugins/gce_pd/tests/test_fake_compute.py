@@ -14,7 +14,6 @@ from google.api_core.exceptions import (
     PreconditionFailed,
     ServiceUnavailable,
 )
-from google.cloud import compute_v1 as compute
 
 from volplane_gce_pd.testing import COMPUTE_QUOTAS, Behaviour, FakeCompute, InProcess, ModelViolation
 from volplane_gce_pd.testing.methods import METHODS, parsed
@@ -22,6 +21,12 @@ from volplane_testing.cloud import Fault, FaultKind, HttpRequest, SteppedClock
 
 A, B = "europe-test1-a", "europe-test1-b"
 ONE, TWO = (f"0000000{number}-0000-4000-8000-000000000000" for number in (1, 2))
+
+
+def message(kind: str, /, **fields: Any) -> Any:
+    from google.cloud import compute_v1
+
+    return getattr(compute_v1, kind)(**fields)
 
 
 class Account:
@@ -33,9 +38,10 @@ class Account:
     def __getattr__(self, service: str) -> Any:
         return self.connect.client(f"{service}Client")
 
-    def disk(self, name: str = "d", zone: str = A, **fields: Any) -> compute.Disk:
+    def disk(self, name: str = "d", zone: str = A, **fields: Any) -> Any:
         kind = fields.pop("kind", "pd-ssd")
-        return compute.Disk(
+        return message(
+            "Disk",
             name=name,
             size_gb=fields.pop("size", 10),
             type_=f"projects/test-project/zones/{zone}/diskTypes/{kind}",
@@ -43,8 +49,8 @@ class Account:
         )
 
     def insert(self, name: str = "d", zone: str = A, request_id: str = "", **fields: Any) -> Any:
-        request = compute.InsertDiskRequest(
-            project="test-project", zone=zone, disk_resource=self.disk(name, zone, **fields)
+        request = message(
+            "InsertDiskRequest", project="test-project", zone=zone, disk_resource=self.disk(name, zone, **fields)
         )
         if request_id:
             request.request_id = request_id
@@ -176,8 +182,8 @@ def test_a_machine_works_off_its_queue_one_by_one_and_refuses_more(account: Acco
             project="test-project",
             zone=A,
             instance="vm",
-            attached_disk_resource=compute.AttachedDisk(
-                source=f"projects/test-project/zones/{A}/disks/d{number}", device_name=f"d{number}"
+            attached_disk_resource=message(
+                "AttachedDisk", source=f"projects/test-project/zones/{A}/disks/d{number}", device_name=f"d{number}"
             ),
             retry=None,
         )
@@ -196,7 +202,7 @@ def test_a_machine_works_off_its_queue_one_by_one_and_refuses_more(account: Acco
 def test_labels_need_their_fingerprint(account: Account) -> None:
     account.insert()
     account.clock.advance(1.0)
-    wanted = compute.ZoneSetLabelsRequest(labels={"a": "b"}, label_fingerprint="old")
+    wanted = message("ZoneSetLabelsRequest", labels={"a": "b"}, label_fingerprint="old")
     fields = {"project": "test-project", "zone": A, "resource": "d", "retry": None}
     with pytest.raises(PreconditionFailed):
         account.Disks.set_labels_unary(zone_set_labels_request_resource=wanted, **fields)
@@ -209,22 +215,24 @@ def test_lists_have_filters_and_pages(account: Account) -> None:
     for number in range(5):
         account.insert(f"d{number}", labels={"team": "a"} if number else {})
     pager = account.Disks.list(
-        compute.ListDisksRequest(project="test-project", zone=A, max_results=2, filter="labels.team:*"), retry=None
+        message("ListDisksRequest", project="test-project", zone=A, max_results=2, filter="labels.team:*"), retry=None
     )
     assert [disk.name for disk in pager] == ["d1", "d2", "d3", "d4"]
     assert account.fake.calls["disks.list"] == 2
-    some = compute.ListDisksRequest(project="test-project", zone=A, filter='(name = "d0") OR (name = "d3")')
+    some = message("ListDisksRequest", project="test-project", zone=A, filter='(name = "d0") OR (name = "d3")')
     assert [disk.name for disk in account.Disks.list(some, retry=None)] == ["d0", "d3"]
     with pytest.raises(BadRequest, match="filter"):
         list(
-            account.Disks.list(compute.ListDisksRequest(project="test-project", zone=A, filter="name ~ x"), retry=None)
+            account.Disks.list(
+                message("ListDisksRequest", project="test-project", zone=A, filter="name ~ x"), retry=None
+            )
         )
 
 
 def test_an_aggregated_list_says_which_zones_it_lacks(account: Account) -> None:
     account.insert(zone=B)
     account.fake.behave(unreachable=frozenset({A}))
-    request = compute.AggregatedListDisksRequest(project="test-project")
+    request = message("AggregatedListDisksRequest", project="test-project")
     scopes = dict(account.Disks.aggregated_list(request, retry=None))
     assert scopes[f"zones/{A}"].warning.code == "UNREACHABLE"
     assert [disk.name for disk in scopes[f"zones/{B}"].disks] == ["d"]

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
-from google.cloud import compute_v1
 from requests import PreparedRequest, Response
 from requests.adapters import BaseAdapter
 from requests.exceptions import ConnectionError as RequestsConnectionError
@@ -43,6 +42,8 @@ class InProcess:
         """Return the client of a service, such as "InstancesClient"."""
         with self._lock:
             if service not in self._clients:
+                from google.cloud import compute_v1  # noqa: PLC0415 - takes a second and 150 MB
+
                 options = ClientOptions(api_endpoint="https://compute.fake.invalid")
                 client = getattr(compute_v1, service)(credentials=AnonymousCredentials(), client_options=options)
                 session = client.transport._session  # noqa: SLF001 - there is no public way in

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from google.cloud import compute_v1
 from google.protobuf.json_format import ParseError
 
 from volplane_gce_pd.testing import disks, instances, reads, snapshots
@@ -28,6 +27,13 @@ _REQUEST_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REPEATED = ("paths",)
 """Query parameters that may come several times (discovery document of compute v1)."""
 _NO_REQUEST_ID = "00000000-0000-0000-0000-000000000000"
+
+
+def _message(name: str) -> Any:
+    """Return the class of a message."""
+    from google.cloud import compute_v1  # noqa: PLC0415 - takes a second and 150 MB
+
+    return getattr(compute_v1, name)
 
 
 class ModelViolation(AssertionError):
@@ -79,7 +85,7 @@ class Method:
 
     def check_query(self, query: Mapping[str, str]) -> None:
         """Raise invalid for query parameters that the method does not have."""
-        fields = getattr(compute_v1, self.request).meta.fields
+        fields = _message(self.request).meta.fields
         known = {re.sub(r"_(\w)", lambda match: match[1].upper(), name) for name in fields}
         unknown = set(query) - known
         if unknown:
@@ -95,7 +101,7 @@ class Method:
                 raise ComputeError("parseError", f"{self.name} takes no body")
             return {}
         try:
-            getattr(compute_v1, self.body).from_json(body or b"{}", ignore_unknown_fields=False)
+            _message(self.body).from_json(body or b"{}", ignore_unknown_fields=False)
         except (ParseError, ValueError) as error:
             raise ComputeError("parseError", " ".join(str(error).split())) from None
         result: dict[str, Any] = json.loads(body or b"{}")
@@ -105,7 +111,7 @@ class Method:
         """Return the answer as it is sent. Raises ModelViolation."""
         text = json.dumps(answer)
         try:
-            getattr(compute_v1, self.answer).from_json(text, ignore_unknown_fields=False)
+            _message(self.answer).from_json(text, ignore_unknown_fields=False)
         except (ParseError, ValueError) as error:
             raise ModelViolation(f"{self.name}: {error}") from error
         return text.encode()
