@@ -7,8 +7,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,31 @@ def shared() -> Path:
     if not directory.is_dir():
         pytest.skip("the recordings and scenarios (../shared) are not beside this checkout")
     return directory
+
+
+class LeftOut:
+    """Makes no tests of cases that -m leaves out: a third of all, which each process would make and then deselect."""
+
+    def __init__(self, expression: str) -> None:
+        self.marks = {mark for mark in ("soak", "more") if f"not {mark}" in expression}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        parametrize = metafunc.parametrize
+
+        def of_the_rest(names: str | Sequence[str], cases: Iterable[Any], *more: Any, **settings: Any) -> None:
+            cases = list(cases)
+            rest = [each for each in cases if not self.marks & {mark.name for mark in getattr(each, "marks", ())}]
+            # Where all are left out, they are deselected: without a case there would be a test that is skipped.
+            named = isinstance(settings.get("ids"), Sequence)
+            parametrize(names, cases if named or not rest else rest, *more, **settings)
+
+        if self.marks:
+            metafunc.parametrize = of_the_rest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LeftOut(config.option.markexpr))
 
 
 @pytest.hookimpl(wrapper=True)
