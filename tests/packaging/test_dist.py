@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.message
 import email.parser
+import fcntl
 import hashlib
 import json
 import os
@@ -44,12 +45,18 @@ def build(out: Path, *options: str, umask: int = 0o022, **environment: str) -> s
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is built, once for all processes that run tests. Only read from it."""
     if not (REPOSITORY / ".git").exists():
         pytest.skip("not a git checkout")
-    out = tmp_path_factory.mktemp("dist")
-    built = build(out)
-    assert built.returncode == 0, built.stderr
-    return out
+    own = tmp_path_factory.getbasetemp()
+    place = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with (place / "dist.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "dist").exists():
+            built = build(made := tmp_path_factory.mktemp("made"))
+            assert built.returncode == 0, built.stderr
+            made.rename(place / "dist")
+    return place / "dist"
 
 
 def metadata_of(wheel: Path) -> email.message.Message:
