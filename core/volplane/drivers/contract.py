@@ -26,10 +26,10 @@ from volplane.hookspecs import PROJECT, REQUIRED_HOOKS, BackendSpec
 from volplane.requests import HookRequest
 from volplane.schemas import HOOKSPEC_VERSION, DriverInfo, Parameter, ParameterKind, ParameterSchema
 
-_SPEC_MARK: Final = f"{PROJECT}_spec"
+SPEC_MARK: Final = f"{PROJECT}_spec"
 _IMPL_MARK: Final = f"{PROJECT}_impl"
 
-HOOKS: Final = frozenset(name for name, value in vars(BackendSpec).items() if hasattr(value, _SPEC_MARK))
+HOOKS: Final = frozenset(name for name, value in vars(BackendSpec).items() if hasattr(value, SPEC_MARK))
 """Names of all hooks of the contract."""
 
 LONGEST_HANDLE: Final = 1024

@@ -20,7 +20,7 @@ import pluggy
 
 from volplane._messages import one_line, shortened
 from volplane.assets import Done
-from volplane.drivers.contract import HOOKS, Plugin, result_flaw
+from volplane.drivers.contract import HOOKS, SPEC_MARK, Plugin, marks, result_flaw
 from volplane.drivers.parameters import class_parameters
 from volplane.errors import BackendError, InvalidArgument, OutcomeUnknown, PluginError, Unavailable, Unsupported
 from volplane.hookspecs import PROJECT, BackendSpec
@@ -96,6 +96,20 @@ class Extension:
     """Option -> secret."""
 
 
+class _Hooks(pluggy.PluginManager):
+    """Takes marks as the contract reads them. pluggy by itself looks up each attribute of each plugin three times."""
+
+    def register(self, plugin: object, name: str | None = None) -> str | None:
+        self._marked = {mark.attribute: mark.options for mark in marks(plugin) if mark.function is not None}
+        return super().register(plugin, name)
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        return self._marked.get(name)
+
+    def parse_hookspec_opts(self, module_or_class: object, name: str) -> Any:
+        return getattr(vars(module_or_class).get(name), SPEC_MARK, None)
+
+
 class Driver:
     """One backend instance and the extensions around it, with one typed method that calls any hook."""
 
@@ -120,7 +134,7 @@ class Driver:
         """The secrets of the driver and of its extensions, by their names in messages."""
         for extension in extensions:
             self.secrets |= {f"option {o} of {extension.plugin}": secret for o, secret in extension.secrets.items()}
-        self._hooks = pluggy.PluginManager(PROJECT)
+        self._hooks = _Hooks(PROJECT)
         self._hooks.add_hookspecs(BackendSpec)
         try:
             self._hooks.register(backend, name="backend")
