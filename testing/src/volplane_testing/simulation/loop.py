@@ -55,6 +55,13 @@ class ScheduleLoop(VirtualTimeLoop):
         """Tell whether this process is stopped now."""
         return who in self._stopped
 
+    def close(self) -> None:
+        """Also forget the tasks: a process that simulates again and again would ask `asyncio.all_tasks` for them."""
+        super().close()
+        self._numbers.clear()
+        self._owned.clear()
+        self._stopped.clear()
+
     def _run_once(self) -> None:
         if self._stopped:
             self._hold_stopped()
