@@ -56,7 +56,7 @@ def release(out: Path, urls: Mapping[str, str], backends: Sequence[str] = ()) ->
         with TemporaryDirectory() as directory:
             prepared = Path(directory, "image")
             context(prepared, backends)
-            archive = build_image(prepared, f"volplane:{version()}")
+            archive = build_image(prepared, f"localhost/volplane:{version()}")
             for source, end in ((archive, "tar"), (prepared / "sbom.cdx.json", "cdx.json")):
                 built.append(Path(shutil.copyfile(source, out / f"{IMAGE}-{version()}.{end}")))
     return [*built, write_checksums(out, built)]
