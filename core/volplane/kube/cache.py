@@ -9,6 +9,7 @@ import asyncio
 import bisect
 import functools
 import logging
+import math
 import sys
 import time
 from collections import deque
@@ -53,6 +54,7 @@ class Cache(Generic[T]):
         self._tombstones: dict[str, tuple[int, bool, float]] = {}
         """Of deleted uids: the version up to which it is known to be gone, whether for good, and until when to know."""
         self._expiry: deque[tuple[float, str]] = deque()
+        self._doubted_until = -math.inf
         self._listeners: list[Listener[T]] = []
 
     def add_indexes(self, indexes: Mapping[str, IndexFunction[T]]) -> None:
@@ -139,9 +141,13 @@ class Cache(Generic[T]):
         """Tell whether the server has confirmed that this object is gone. False proves nothing.
 
         Confirmations are answers to live reads and writes, and deletions in a watch without selector. They are kept for
-        some minutes. A uid is never used again.
+        some minutes. A uid is never used again, but by the backup of a server: see `doubt`.
         """
-        return self._tombstone(uid)[1]
+        return _now() >= self._doubted_until and self._tombstone(uid)[1]
+
+    def doubt(self) -> None:
+        """Let nothing count as gone for a while: the server may be one of a backup, which the next lists will show."""
+        self._doubted_until = _now() + _DOUBTED
 
     def clear(self) -> None:
         """Empty the cache: the server was replaced or restored. Listeners are called with a deletion of each object."""
@@ -185,6 +191,8 @@ class Cache(Generic[T]):
 
 
 _NO_TOMBSTONE = (-1, False, 0.0)
+_DOUBTED = 60.0
+"""Seconds within which all kinds are listed again if a restore has ended their watches."""
 
 
 def _now() -> float:

@@ -59,6 +59,8 @@ class Reflector(Generic[T]):
     """Whether every server serves the kind. Of another one that is not served the cache is not `listed`."""
     restored: Callable[[], None] = lambda: None
     """Called when the server turns out to be restored from a backup; then it is listed again."""
+    expired: Callable[[], None] = lambda: None
+    """Called when the server does not know the version of a watch: it may be restored, and other kinds show that."""
     metrics: ApiMetrics | None = None
 
     def __post_init__(self) -> None:
@@ -95,6 +97,7 @@ class Reflector(Generic[T]):
                 await self._follow(self._version)
             except ApiGone as gone:
                 error, why, self._version = gone, "gone", None
+                self.expired()
             except ApiError as failed:
                 error, why = failed, "error"
             if self.metrics is not None:

@@ -163,6 +163,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
             field_selector=watch.field_selector or fields,
             required=watch.required,
             restored=lambda: plane.server_restored(),  # noqa: PLW0108
+            expired=cluster.claims.doubt,
             metrics=parts.metrics,
         )
         for plural, watch in watches.items()

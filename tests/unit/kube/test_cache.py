@@ -134,6 +134,15 @@ async def test_a_tombstone_ends_with_its_time_though_nothing_else_is_deleted() -
     assert takes_in(cache, volume("a", 15))
 
 
+async def test_while_the_server_may_be_a_restored_one_nothing_counts_as_gone() -> None:
+    cache = Cache(VOLUMES, remember=300)
+    cache.observe_deleted("a", "uid-a", 12)
+    cache.doubt()
+    assert not cache.gone("uid-a")
+    await asyncio.sleep(60)
+    assert cache.gone("uid-a")
+
+
 async def test_a_tombstone_outlives_the_longest_call_and_then_goes() -> None:
     cache = Cache(VOLUMES, remember=60)
     cache.observe_deleted("a", "uid-a", 12)

@@ -58,8 +58,9 @@ class Liveness:
         return self._safety.lost | {str(reference.get("uid", "")) for reference in gone}
 
     def _lost_since_the_backup(self, volume: Json) -> bool:
-        """Tell whether the server was restored, and the volume's asset was gone by then."""
-        return self._safety.restored_at >= 0 and source_of(volume["spec"]) not in self._disks.by_key
+        """Tell whether server or volume was restored, and the volume's asset was gone by then."""
+        restored = self._safety.restored_at >= 0 or volume["metadata"]["name"] in self._actors.restored
+        return restored and source_of(volume["spec"]) not in self._disks.by_key
 
     def check(self, process: Reasons) -> None:
         """Report broken invariants. process: knows why keys wait."""

@@ -46,7 +46,7 @@ class Promises:
             case "claim":
                 if commit.new is not None and commit.new["spec"].get("volumeName"):
                     self._pointed.add(commit.new["metadata"]["uid"])
-                if commit.old is not None and _let_go(commit.old, commit.new):
+                if commit.old is not None and _let_go(commit):
                     self._forget_unseen(commit.who, commit.old["metadata"]["uid"])
 
     def _forget_unseen(self, who: str, claim_uid: str) -> None:
@@ -58,6 +58,9 @@ class Promises:
                 self._promised.discard((uid, taker))
 
 
-def _let_go(old: Json, new: Json | None) -> bool:
-    """Tell whether the protection of a claim no longer keeps it."""
-    return CLAIM_PROTECTION in finalizers_of(old) and (new is None or CLAIM_PROTECTION not in finalizers_of(new))
+def _let_go(commit: Commit) -> bool:
+    """Tell whether the protection of a claim no longer keeps it, or a user deletes it while it has none."""
+    if commit.new is None and not commit.by_controller:
+        return True
+    held = commit.old is not None and CLAIM_PROTECTION in finalizers_of(commit.old)
+    return held and (commit.new is None or CLAIM_PROTECTION not in finalizers_of(commit.new))

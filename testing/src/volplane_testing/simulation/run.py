@@ -371,7 +371,8 @@ class _Simulation:
         while (many := len(self._living)) > 1:
             self._crash(self._living[int(self._chance.number(f"who stays {many}") * many)], "another one leads")
         self._loop.call_later(RESYNC, self._look_at_sources)
-        version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS
+        # By a clock that was set forth something may be kept for as much longer.
+        version, since, end = -1, self._loop.time(), self._loop.time() + RESTLESS + max(self._wall.offset, 0.0)
         quiet = COMPARED if self._schedule.alpha.attaches else QUIET
         while self._violations.violation is None:
             await self._until(self._loop.time() + 10.0)
