@@ -340,6 +340,21 @@ async def test_the_content_of_a_ready_snapshot_is_made_again_after_it_was_forced
         assert not made.snapshots
 
 
+async def test_the_content_is_made_again_by_a_process_whose_driver_starts_late() -> None:
+    made, late = storage(), FailBefore(Unavailable("not now"))
+    backend = FaultyBackend(MemoryBackend(storage=made), {"start": [None, *[late] * 3]})
+    async with Cluster([backend]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        status = await world.status(readyToUse=True)
+        cluster.fail("create", "volumesnapshotcontents", times=50)
+        strip(cluster, "volumesnapshotcontents", status["boundVolumeSnapshotContentName"])
+        await cluster.restart()
+        cluster.heal()
+        await world.wait(lambda: (world.content() or {}).get("status", {}).get("readyToUse"))
+
+
 async def test_a_ready_snapshot_that_the_storage_has_lost_with_its_content_is_never_cut_again() -> None:
     made = storage()
     async with Cluster([MemoryBackend(storage=made)]) as cluster:

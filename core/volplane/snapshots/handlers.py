@@ -102,8 +102,9 @@ class SnapshotHandlers:
                 self.snapshots.enqueue(each.key)
 
     def waiting(self) -> Iterator[str]:
-        """Yield the keys of VolumeSnapshots that are not ready."""
-        return (each.key for each in self.state.snapshots.values() if not each.status.ready_to_use)
+        """Yield the keys of VolumeSnapshots that are not ready, or whose content is gone."""
+        snapshots, content_of = self.state.snapshots.values(), self.state.content_of
+        return (each.key for each in snapshots if not each.status.ready_to_use or content_of(each) is None)
 
     def contents_of_driver(self, name: str) -> Iterator[str]:
         """Yield the keys of the contents that the driver of this name serves."""
