@@ -383,3 +383,16 @@ async def test_what_a_hook_raises_is_counted_by_its_class(kit: Any) -> None:
         await HookCalls(loaded, InlineExecutor(), metrics=metrics).call(driver.view, kit.demand())
     counted = [line for line in metrics.exposition().decode().splitlines() if 'hook="provision"' in line]
     assert any('"Unavailable"' in line and line.endswith(" 1.0") for line in counted)
+
+
+async def test_the_drivers_have_started_once_the_last_one_has(kit: Any) -> None:
+    def slow(driver: str, what: str) -> tuple[float, float]:
+        return (5.0 if (driver, what) == ("b", "start") else 0.0), 0.0
+
+    drivers = registry(kit, World(), "a", "b", executor=InlineExecutor(latency=slow))
+    await keeping(drivers, 1.0)
+    assert [each.name for each in drivers.ready()] == ["a"]
+    assert not drivers.started.is_set()
+    drivers = registry(kit, World(), "a", "b", executor=InlineExecutor(latency=slow))
+    await keeping(drivers, 6.0)
+    assert drivers.started.is_set()

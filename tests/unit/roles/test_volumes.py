@@ -117,6 +117,13 @@ def test_a_surplus_volume_that_was_made_for_the_claim_is_released() -> None:
     assert phase(decided(surplus, claim(volumeName="other"))) == "Released"
 
 
+def test_a_surplus_volume_that_a_person_made_is_offered_again_though_its_policy_is_delete() -> None:
+    surplus = volume(claim=claim(), persistentVolumeReclaimPolicy="Delete")
+    action = decided(surplus, claim(volumeName="other"), drivers=(DISK,))
+    assert isinstance(action, Patch)
+    assert action.body["spec"]["claimRef"]["uid"] is None
+
+
 def test_a_volume_chosen_for_a_claim_that_is_deleted_before_the_bind_is_taken_back() -> None:
     """Item 21.6: it was never used, so its policy has no say."""
     item = volume(claim=claim(), annotations=CHOSEN, status={"phase": "Bound"}, persistentVolumeReclaimPolicy="Delete")
