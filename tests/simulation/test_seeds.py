@@ -50,6 +50,7 @@ def test_nothing_is_asked_that_nobody_could_know(seed: int) -> None:
         ),
         pytest.param(1867, "restore", id="a volume is restored whose asset is gone, and its claim is to grow"),
         pytest.param(1978, "snapshots", id="a clock that was set forth keeps a volume in the trash for longer"),
+        pytest.param(2392, "used", id="a restore takes a running pod from its node, and a scrub of before goes on"),
         pytest.param(804, "reused", id="an attachment is about the disk that its volume had before"),
     ],
 )

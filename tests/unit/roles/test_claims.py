@@ -12,6 +12,7 @@ from unit.deciding import DRIVER, decide_claim, decided, disk, fast, state_with,
 from volplane.controller.actions import LiveReads, Patch, Settled, Wait
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Claim, Pod
+from volplane.roles.beside import has_or_had_volume
 
 DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}
 BETA_DEFAULT = {"storageclass.beta.kubernetes.io/is-default-class": "true"}
@@ -156,3 +157,17 @@ def test_with_provisioning_switched_off_a_claim_is_left_without_a_word() -> None
     waits = decided(fast(), storage_class(), drivers=(disk(),), provisioner=False)
     assert isinstance(waits, Wait)
     assert waits.events == ()
+
+
+def test_a_claim_whose_volume_was_deleted_before_the_bind_asks_for_another_generation() -> None:
+    made = {"pv.kubernetes.io/provisioned-by": DRIVER}
+    going: Any = {"deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": made, "status": {"phase": "Available"}}
+    item = claim()
+    action = decided(item, volume(f"pvc-{item.uid}", claim=item, **going), storage_class(), drivers=(disk(DRIVER),))
+    assert isinstance(action, Patch)
+    assert '"generation":2' in action.body["metadata"]["annotations"]["volplane.dev/intent"].replace("\\", "")
+
+
+def test_for_a_claim_that_was_bound_once_nothing_is_provisioned_beside_a_stock_binder() -> None:
+    assert has_or_had_volume(claim(annotations={"pv.kubernetes.io/bind-completed": "yes"}))
+    assert not has_or_had_volume(claim())

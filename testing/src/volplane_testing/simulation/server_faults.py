@@ -84,7 +84,10 @@ class ServerFaults:
         self._lost_classes |= {name: each for name, each in before.items() if name not in self._view.classes}
         self._safety.restored()
         self._hook_rules.restored()
+        placed = {pod["metadata"]["uid"] for pod in self._view.pods.values() if pod["spec"].get("nodeName")}
         for disk in self._disks.by_key.values():
+            # Nothing says that a pod runs which the backup has on no node.
+            disk.mounts = {uid: claim for uid, claim in disk.mounts.items() if uid in placed}
             disk.kept = "the server was restored from a backup"
             disk.waived |= disk.data
         for listener in self.listeners:
