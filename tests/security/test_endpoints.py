@@ -119,9 +119,10 @@ async def test_who_comes_through_a_proxy_on_the_machine_reads_no_states() -> Non
 @pytest.mark.real_time
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nX-a: "], ids=["nothing", "half of a request"])
 async def test_a_connection_lasts_for_a_while_only(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(http, "_SECONDS", 0.05)
     async with serve_pages(ANYWHERE, pages()) as url:
-        assert await answered(url, sent) == b""
+        with monkeypatch.context() as patched:
+            patched.setattr(http, "_SECONDS", 0.05)
+            assert await answered(url, sent) == b""
         assert b"200 OK" in await answered(url, HEALTH)
 
 
@@ -230,7 +231,8 @@ def test_the_limits_hold_on_the_loop_of_the_extra_speed_too(monkeypatch: pytest.
 
 @pytest.mark.real_time
 async def test_a_client_with_the_token_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_SECONDS", 0.05)
+    """It shows the token before its time is over: a machine may be too slow for that once."""
+    monkeypatch.setattr(http, "_SECONDS", 0.1)
     monkeypatch.setattr(http, "_MOST_CONNECTIONS", 1)
     asked, may_answer = asyncio.Event(), asyncio.Event()
 
@@ -242,12 +244,18 @@ async def test_a_client_with_the_token_is_not_cut(monkeypatch: pytest.MonkeyPatc
     shown = Pages(unready=tuple, metrics=bytes, actions={"/adopt/plan": slow})
     async with serve_pages(ANYWHERE, shown) as url, aiohttp.ClientSession() as session:
         headers = {"Authorization": f"Bearer {read_token(int(url.rpartition(':')[2]))[0]}"}
-        command = asyncio.ensure_future(session.post(f"{url}/adopt/plan", headers=headers))
+
+        async def post() -> int:
+            while True:
+                with contextlib.suppress(*() if asked.is_set() else (aiohttp.ClientError,)):
+                    return (await session.post(f"{url}/adopt/plan", headers=headers)).status
+
+        command = asyncio.create_task(post())
         await asked.wait()
         for _ in range(3):
             assert await answered(url, b"") == b"", "others are cut meanwhile"
         may_answer.set()
-        assert (await command).status == 200
+        assert await command == 200
 
 
 @pytest.mark.real_time

