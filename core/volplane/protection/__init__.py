@@ -4,59 +4,49 @@ It never deletes anything: it adds a finalizer to a living object, and removes i
 unused.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from volplane.binding.decide import is_promised
 from volplane.controller.controller import FOLLOW, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
-from volplane.intents.ownership import removes_protection
-from volplane.kube.objects import Volume
-from volplane.protection.finalizers import (
-    ClaimProtection,
-    LivePods,
-    ProtectionHandlers,
-    decide_volume_protection,
-    volume_protection_may_act,
-)
+from volplane.protection.finalizers import Protection
 
 __all__ = ["PROTECTION", "controllers"]
 
 
 def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
-    cluster, live = deps.cluster, LivePods()
-    claim_protection = ClaimProtection(cluster=cluster, live=live, shows_unused=role.unused_condition)
-    if role.runs("binder"):
-        claim_protection.promised = partial(is_promised, cluster=cluster)
-    handlers = ProtectionHandlers(
-        state=claim_protection, claims=deps.queue("pvcprotection"), volumes=deps.queue("pvprotection")
+    cluster, binds = deps.cluster, role.runs("binder")
+    protection = Protection(
+        cluster=cluster,
+        claims=deps.queue("pvcprotection"),
+        volumes=deps.queue("pvprotection"),
+        binds=binds,
+        reclaims=binds and role.runs("reclaimer"),
+        shows_unused=role.unused_condition,
     )
 
-    reclaims = role.runs("binder") and role.runs("reclaimer")
-    removed: Callable[[Volume], bool] = partial(removes_protection, cluster=cluster) if reclaims else lambda _: False
-
     def subscribe() -> None:
-        cluster.claims.subscribe(handlers.claim_changed)
-        cluster.volumes.subscribe(handlers.volume_changed)
-        cluster.pods.subscribe(handlers.pod_changed)
+        cluster.claims.subscribe(protection.claim_changed)
+        cluster.volumes.subscribe(protection.volume_changed)
+        cluster.pods.subscribe(protection.pod_changed)
 
     yield Controller(
         queue="pvcprotection",
         cache=cluster.claims,
-        decide=claim_protection,
+        decide=protection.reconcile_claim,
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
         subscribe=subscribe,
-        operations={"unprotect": partial(live.operation, client=deps.client, monotonic=cluster.monotonic)},
+        operations={"unprotect": partial(protection.unprotect, client=deps.client)},
         predicate=cluster.claims.__contains__,
     )
     yield Controller(
         queue="pvprotection",
         cache=cluster.volumes,
-        decide=partial(decide_volume_protection, cluster=cluster, removes_protection=removed),
+        decide=protection.decide_volume,
         explained="",
-        predicate=partial(volume_protection_may_act, volumes=cluster.volumes, removes_protection=removed),
+        predicate=protection.volume_may_act,
     )
 
 

@@ -12,14 +12,14 @@ Source: `pkg/controller/volume/pvcprotection` and `pvprotection` of Kubernetes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
+from volplane.binding.decide import is_promised
 from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Queue, Run, Settled, Wait, warning
 from volplane.controller.controller import Work
-from volplane.kube.cache import Cache
+from volplane.intents.ownership import removes_protection
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, Kind
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
@@ -34,107 +34,183 @@ OPERATION_DRIVER = "volplane.dev/protection"
 """The name, of no driver, under which live lists run in the operation registry, one per namespace."""
 
 
+@dataclass(slots=True)
+class LiveList:
+    """A live list of the pods of a namespace."""
+
+    started: float
+    """Loop time."""
+    used: list[Pod]
+    """Those that have a node and volumes."""
+    unreadable: list[str]
+    """Keys of those that did not decode: what they use is unknown."""
+    spent: set[str] = field(default_factory=set)
+    """Uids of claims for which the list was used."""
+
+
 @dataclass(slots=True, kw_only=True)
-class ClaimProtection:
-    """Decides claims by this state, and remembers for which of them the last live list was used."""
+class Protection:
+    """Decides claims and volumes, and keeps the live lists of pods and for which claims they were used."""
 
     cluster: ClusterState
-    live: LivePods
-    promised: Callable[[Claim], bool] = lambda _claim: False
-    """Whether a volume still refers to the claim, so that the binder must release it while the claim exists."""
+    claims: Queue
+    volumes: Queue
+    binds: bool = False
+    """Whether this process is the binder, too."""
+    reclaims: bool = False
+    """Whether it is the binder and the reclaimer, too."""
     shows_unused: bool = False
     """Whether the condition `Unused` is kept."""
+    lists: dict[str, LiveList] = field(default_factory=dict)
+    """By namespace."""
+    terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
 
-    def __call__(self, key: str, _reads: LiveReads) -> Action:
-        action = decide_claim_protection(key, self)
+    # --- claims --------------------------------------------------------------------------------------------------
+
+    def reconcile_claim(self, key: str, _reads: LiveReads) -> Action:
+        """Decide, and note that the live list was used: if the removal fails, another one is needed."""
+        action = self.decide_claim(key)
         if isinstance(action, Patch) and action.target.terminating:
-            # If the removal fails, another list is needed.
-            self.live.lists[action.target.namespace].spent.add(action.target.uid)
+            self.lists[action.target.namespace].spent.add(action.target.uid)
         return action
 
+    def decide_claim(self, key: str) -> Action:
+        """Add the finalizer to a living claim, and remove it from a terminating one that is proven unused."""
+        claim = self.cluster.claims.get(key)
+        if claim is None:
+            return Settled()
+        if (step := self._unused_step(claim)) is not None:
+            return step
+        # The API server refuses new finalizers on what is being deleted. Without it there is nothing to remove.
+        if claim.terminating != claim.has_finalizer(CLAIM_PROTECTION):
+            return Settled()
+        if not claim.terminating:
+            return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="protect while in use")
+        users = [pod for pod in self.cluster.pods.by_index("claim", key) if uses(pod, claim)]
+        # The data must not be deleted or erased under a pod that may have it mounted.
+        if users:
+            return Wait(reason=f"used by pods {', '.join(pod.name for pod in users)}", events=_deadlocks(claim, users))
+        # Once the claim is gone, the volume that refers to it would count as released, and its data could be reclaimed.
+        if self.binds and is_promised(claim, self.cluster):
+            return Wait(reason="the volume that was chosen for it is being taken back")
+        # The cache may lag behind: only a live list proves that no pod was bound meanwhile.
+        listed = self._serving(claim)
+        if listed is not None and not listed.unreadable and not any(uses(pod, claim) for pod in listed.used):
+            return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="no pod uses the claim")
+        if listed is not None and (left := listed.started + BELIEVED - self.cluster.monotonic()) > 0:
+            # The list showed a user that the cache does not have. The watch will bring it, or a new list decides.
+            why = "a pod that is not in the cache uses it"
+            if listed.unreadable:
+                why = f"pods cannot be read and may use it: {', '.join(listed.unreadable)}"
+            return Wait(reason=why, seconds=left)
+        return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
 
-def decide_claim_protection(key: str, state: ClaimProtection) -> Action:
-    """Add the finalizer to a living claim, and remove it from a terminating one that is proven unused."""
-    claim = state.cluster.claims.get(key)
-    if claim is None:
-        return Settled()
-    if (step := _unused_step(claim, state)) is not None:
-        return step
-    # The API server refuses new finalizers on what is being deleted. Without it there is nothing to remove.
-    if claim.terminating != claim.has_finalizer(CLAIM_PROTECTION):
-        return Settled()
-    if not claim.terminating:
-        return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="protect while in use")
-    users = [pod for pod in state.cluster.pods.by_index("claim", key) if uses(pod, claim)]
-    # The data must not be deleted or erased under a pod that may have it mounted.
-    if users:
-        return Wait(reason=f"used by pods {', '.join(pod.name for pod in users)}", events=_deadlocks(claim, users))
-    # Once the claim is gone, the volume that refers to it would count as released, and its data could be reclaimed.
-    if state.promised(claim):
-        return Wait(reason="the volume that was chosen for it is being taken back")
-    # The cache may lag behind: only a live list proves that no pod was bound meanwhile.
-    listed = state.live.serving(claim)
-    if listed is not None and not listed.unreadable and not any(uses(pod, claim) for pod in listed.used):
-        return _toggle(CLAIM_PROTECTION, CLAIMS, claim, why="no pod uses the claim")
-    if listed is not None and (left := listed.started + BELIEVED - state.cluster.monotonic()) > 0:
-        # The list showed a user that the cache does not have. The watch will bring it, or a new list decides.
-        why = "a pod that is not in the cache uses it"
-        if listed.unreadable:
-            why = f"pods cannot be read and may use it: {', '.join(listed.unreadable)}"
-        return Wait(reason=why, seconds=left)
-    return Run(verb="unprotect", key=key, uid=claim.uid, driver=OPERATION_DRIVER, asset=claim.namespace)
+    def _unused_step(self, claim: Claim) -> Action | None:
+        """Return the write of the condition `Unused`, unless it is right. It protects nothing: the cache is enough."""
+        if not self.shows_unused or claim.terminating:
+            return None
+        used = any(mounts(pod, claim) and not finished(pod) for pod in self.cluster.pods.by_index("claim", claim.key))
+        conditions = {each.get("type", ""): each for each in claim.status.conditions or ()}
+        shown = conditions.get(UNUSED, {}).get("status")
+        if shown == ("False" if used else "True") or (used and shown == "Unknown"):
+            return None
+        reason, text = ("PodUsingPVC", "A pod is") if used else ("NoPodsUsingPVC", "No pods are")
+        conditions[UNUSED] = {
+            "type": UNUSED,
+            "status": "False" if used else "True",
+            "reason": reason,
+            "message": f"{text} currently referencing this PVC",
+            "lastTransitionTime": timestamp(self.cluster.now()),
+        }
+        body = {"status": {"conditions": list(conditions.values())}}
+        return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=f"{text} referencing the claim")
 
+    def _serving(self, claim: Claim) -> LiveList | None:
+        """Return the last list if it may serve this claim: it started later, and is not used up."""
+        listed = self.lists.get(claim.namespace)
+        since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
+        if listed is None or since is None or listed.started < since:
+            return None
+        # A removal on its strength failed: pods may have come since.
+        return None if claim.uid in listed.spent else listed
 
-def _unused_step(claim: Claim, state: ClaimProtection) -> Action | None:
-    """Return the write of the condition `Unused`, unless it is right. It protects nothing: the cache is enough."""
-    if not state.shows_unused or claim.terminating:
-        return None
-    used = any(mounts(pod, claim) and not finished(pod) for pod in state.cluster.pods.by_index("claim", claim.key))
-    conditions = {each.get("type", ""): each for each in claim.status.conditions or ()}
-    shown = conditions.get(UNUSED, {}).get("status")
-    if shown == ("False" if used else "True") or (used and shown == "Unknown"):
-        return None
-    reason, text = ("PodUsingPVC", "A pod is") if used else ("NoPodsUsingPVC", "No pods are")
-    conditions[UNUSED] = {
-        "type": UNUSED,
-        "status": "False" if used else "True",
-        "reason": reason,
-        "message": f"{text} currently referencing this PVC",
-        "lastTransitionTime": timestamp(state.cluster.now()),
-    }
-    body = {"status": {"conditions": list(conditions.values())}}
-    return Patch(kind=CLAIMS, target=claim, body=body, subresource="status", why=f"{text} referencing the claim")
+    def unprotect(self, run: Run, client: Client) -> Work:
+        """List the pods of the namespace live. The list is kept if a claim still waits: else nothing would drop it."""
+        namespace = run.asset
 
+        async def list_pods() -> None:
+            started = self.cluster.monotonic()
+            listing = await client.list(PODS, namespace=namespace)
+            if namespace in self.terminating_since:
+                used = [pod for pod in listing.items if pod.spec.node_name and pod.spec.volumes]
+                self.lists[namespace] = LiveList(started, used, listing.unreadable)
 
-def decide_volume_protection(
-    key: str, _reads: LiveReads, *, cluster: ClusterState, removes_protection: Callable[[Volume], bool]
-) -> Action:
-    """Add the finalizer to a living volume, and remove it from a terminating one that is not bound.
+        return list_pods
 
-    removes_protection: whether the reclaimer removes the finalizer together with its own.
-    A write carries the cached resourceVersion, so a bind at the same moment makes it fail with 409.
-    """
-    volume = cluster.volumes.get(key)
-    if volume is None or volume.terminating != volume.has_finalizer(VOLUME_PROTECTION):
-        return Settled()  # It is protected, or is being deleted and no finalizer can be added any more.
-    if not volume.terminating:
-        return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="protect while bound")
-    reference = volume.spec.claim_ref
-    claim = cluster.claims.get(reference.key) if reference is not None else None
-    paired = claim is not None and refers_to(volume, claim) and claim.spec.volume_name == volume.name
-    # A bound claim would lose its volume, and with it the record of where its data are.
-    if volume.status.phase == "Bound" or paired:
-        return Wait(reason="bound to a claim")
-    # The reclaimer keeps the object until the asset is gone, and then removes both finalizers in one write.
-    if removes_protection(volume):
-        return Wait(reason="its asset is being deleted")
-    return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="not bound any more")
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        """Queue the claim. The list is dropped with the last terminating claim of a namespace."""
+        if new is not None and new.terminating:
+            waiting = self.terminating_since.setdefault(new.namespace, {})
+            waiting.setdefault(new.uid, self.cluster.monotonic())
+        if old is not None and (new is None or new.uid != old.uid):
+            waiting = self.terminating_since.get(old.namespace, {})
+            waiting.pop(old.uid, None)
+            if not waiting:
+                self.terminating_since.pop(old.namespace, None)
+                self.lists.pop(old.namespace, None)
+        conditions = (new.status.conditions or ()) if new is not None and self.shows_unused else None
+        unseen = conditions is not None and all(each.get("type") != UNUSED for each in conditions)
+        if unseen or _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
+            self.claims.enqueue((new or old or KubeObject()).key)
 
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            for key in claims_of_pod(pod) if pod is not None else ():
+                claim = self.cluster.claims.get(key)
+                if claim is not None and (claim.terminating or self.shows_unused):
+                    self.lists.pop(claim.namespace, None)  # It may lack the pod.
+                    self.claims.enqueue(key)
 
-def volume_protection_may_act(key: str, volumes: Cache[Volume], removes_protection: Callable[[Volume], bool]) -> bool:
-    """Return whether the volume is to be decided: it exists, and the reclaimer does not remove its finalizers."""
-    volume = volumes.get(key)
-    return volume is not None and not (volume.terminating and removes_protection(volume))
+    # --- volumes -------------------------------------------------------------------------------------------------
+
+    def decide_volume(self, key: str, _reads: LiveReads) -> Action:
+        """Add the finalizer to a living volume, and remove it from a terminating one that is not bound.
+
+        A write carries the cached resourceVersion, so a bind at the same moment makes it fail with 409.
+        """
+        volume = self.cluster.volumes.get(key)
+        if volume is None or volume.terminating != volume.has_finalizer(VOLUME_PROTECTION):
+            return Settled()  # It is protected, or is being deleted and no finalizer can be added any more.
+        if not volume.terminating:
+            return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="protect while bound")
+        reference = volume.spec.claim_ref
+        claim = self.cluster.claims.get(reference.key) if reference is not None else None
+        paired = claim is not None and refers_to(volume, claim) and claim.spec.volume_name == volume.name
+        # A bound claim would lose its volume, and with it the record of where its data are.
+        if volume.status.phase == "Bound" or paired:
+            return Wait(reason="bound to a claim")
+        # The reclaimer keeps the object until the asset is gone, and then removes both finalizers in one write.
+        if self._removed_by_reclaimer(volume):
+            return Wait(reason="its asset is being deleted")
+        return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="not bound any more")
+
+    def volume_may_act(self, key: str) -> bool:
+        """Return whether the volume is to be decided: it exists, and the reclaimer does not remove its finalizers."""
+        volume = self.cluster.volumes.get(key)
+        return volume is not None and not (volume.terminating and self._removed_by_reclaimer(volume))
+
+    def _removed_by_reclaimer(self, volume: Volume) -> bool:
+        return self.reclaims and removes_protection(volume, self.cluster)
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if _is_work(old, VOLUME_PROTECTION) or _is_work(new, VOLUME_PROTECTION):
+            self.volumes.enqueue((new or old or KubeObject()).key)
+        reference = old.spec.claim_ref if old is not None else None
+        if reference is not None and reference.uid:
+            claim = self.cluster.claims.get(reference.key)
+            if claim is not None and claim.terminating:
+                self.claims.enqueue(claim.key)
 
 
 def _toggle(finalizer: str, kind: Kind[Any], target: KubeObject, *, why: str) -> Patch:
@@ -169,93 +245,6 @@ def uses(pod: Pod, claim: Claim) -> bool:
     # the claim, and the claim for the pod.
     dying = pod.terminating and pod.metadata.deletion_grace_period_seconds == 0
     return mounts(pod, claim, ephemeral=not dying)
-
-
-@dataclass(slots=True)
-class LiveList:
-    """A live list of the pods of a namespace."""
-
-    started: float
-    """Loop time."""
-    used: list[Pod]
-    """Those that have a node and volumes."""
-    unreadable: list[str]
-    """Keys of those that did not decode: what they use is unknown."""
-    spent: set[str] = field(default_factory=set)
-    """Uids of claims for which the list was used."""
-
-
-@dataclass(slots=True)
-class LivePods:
-    lists: dict[str, LiveList] = field(default_factory=dict)
-    terminating_since: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Namespace -> uid of a claim there -> loop time at which this process first saw its deletionTimestamp."""
-
-    def follow(self, old: Claim | None, new: Claim | None, now: float) -> None:
-        """Follow the claim cache. The list is dropped with the last terminating claim of a namespace."""
-        if new is not None and new.terminating:
-            self.terminating_since.setdefault(new.namespace, {}).setdefault(new.uid, now)
-        if old is not None and (new is None or new.uid != old.uid):
-            waiting = self.terminating_since.get(old.namespace, {})
-            waiting.pop(old.uid, None)
-            if not waiting:
-                self.terminating_since.pop(old.namespace, None)
-                self.lists.pop(old.namespace, None)
-
-    def operation(self, run: Run, *, client: Client, monotonic: Callable[[], float]) -> Work:
-        return partial(self.refresh, run.asset, client, monotonic)
-
-    async def refresh(self, namespace: str, client: Client, monotonic: Callable[[], float]) -> None:
-        started = monotonic()
-        listing = await client.list(PODS, namespace=namespace)
-        self.listed(namespace, started, listing.items, listing.unreadable)
-
-    def listed(self, namespace: str, started: float, pods: Iterable[Pod], unreadable: Iterable[str] = ()) -> None:
-        """Keep what a live list has shown, if a claim still waits for it: else nothing would drop it."""
-        if namespace in self.terminating_since:
-            used = [pod for pod in pods if pod.spec.node_name and pod.spec.volumes]
-            self.lists[namespace] = LiveList(started, used, list(unreadable))
-
-    def serving(self, claim: Claim) -> LiveList | None:
-        """Return the last list if it may serve this claim: it started later, and is not used up."""
-        listed = self.lists.get(claim.namespace)
-        since = self.terminating_since.get(claim.namespace, {}).get(claim.uid)
-        if listed is None or since is None or listed.started < since:
-            return None
-        # A removal on its strength failed: pods may have come since.
-        return None if claim.uid in listed.spent else listed
-
-
-@dataclass(slots=True)
-class ProtectionHandlers:
-    state: ClaimProtection
-    claims: Queue
-    volumes: Queue
-
-    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        if new is None or new.terminating or (old is not None and old.uid != new.uid):
-            self.state.live.follow(old, new, self.state.cluster.monotonic())
-        conditions = (new.status.conditions or ()) if new is not None and self.state.shows_unused else None
-        unseen = conditions is not None and all(each.get("type") != UNUSED for each in conditions)
-        if unseen or _is_work(old, CLAIM_PROTECTION) or _is_work(new, CLAIM_PROTECTION):
-            self.claims.enqueue((new or old or KubeObject()).key)
-
-    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        if _is_work(old, VOLUME_PROTECTION) or _is_work(new, VOLUME_PROTECTION):
-            self.volumes.enqueue((new or old or KubeObject()).key)
-        reference = old.spec.claim_ref if old is not None else None
-        if reference is not None and reference.uid:
-            claim = self.state.cluster.claims.get(reference.key)
-            if claim is not None and claim.terminating:
-                self.claims.enqueue(claim.key)
-
-    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        for pod in (old, new):
-            for key in claims_of_pod(pod) if pod is not None else ():
-                claim = self.state.cluster.claims.get(key)
-                if claim is not None and (claim.terminating or self.state.shows_unused):
-                    self.state.live.lists.pop(claim.namespace, None)  # It may lack the pod.
-                    self.claims.enqueue(key)
 
 
 def _is_work(item: KubeObject | None, finalizer: str) -> bool:

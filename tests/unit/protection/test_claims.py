@@ -9,22 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from unit.binding.objects import claim
+from unit.binding.objects import claim, volume
 from unit.deciding import empty_state
 from volplane.controller.actions import LiveReads, Patch, Run, Settled, Wait
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS
 from volplane.kube.names import CLAIM_PROTECTION as GUARD
-from volplane.kube.objects import Claim, Pod, Volume
+from volplane.kube.objects import Claim, Pod
 from volplane.kube.transport import LineStream, Request, Response
-from volplane.protection.finalizers import (
-    BELIEVED,
-    ClaimProtection,
-    LivePods,
-    ProtectionHandlers,
-    decide_claim_protection,
-    uses,
-)
+from volplane.protection.finalizers import BELIEVED, OPERATION_DRIVER, Protection, uses
 
 DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"
@@ -51,15 +44,12 @@ class Bench:
         self.server = [*cached, *live]
         self.lists = 0
         self.woken: list[str] = []
-        self.live = LivePods()
         cluster = empty_state()
         cluster.monotonic = lambda: self.time
         self.claims, self.pods = cluster.claims, cluster.pods
-        self.world = ClaimProtection(cluster=cluster, live=self.live)
-        wakeups = ProtectionHandlers(state=self.world, claims=self, volumes=self)
-        self.wakeups = wakeups
-        self.claims.subscribe(wakeups.claim_changed)
-        self.pods.subscribe(wakeups.pod_changed)
+        self.world = Protection(cluster=cluster, claims=self, volumes=self)
+        self.claims.subscribe(self.world.claim_changed)
+        self.pods.subscribe(self.world.pod_changed)
         self.claims.observe(item)
         for each in cached:
             self.pods.observe(each)
@@ -69,10 +59,15 @@ class Bench:
 
     async def list_pods(self, namespace: str) -> None:
         self.lists += 1
-        self.live.listed(namespace, self.time, self.server)
+        await self.refresh(Client(OnePage(*map(msgspec.to_builtins, self.server))), namespace)
+
+    async def refresh(self, client: Client, namespace: str = "default") -> None:
+        key, uid = self.item.key, self.item.uid
+        run = Run(verb="unprotect", key=key, uid=uid, driver=OPERATION_DRIVER, asset=namespace)
+        await self.world.unprotect(run, client)()
 
     def decide(self) -> Any:
-        return decide_claim_protection(self.item.key, self.world)
+        return self.world.decide_claim(self.item.key)
 
     def until_settled(self) -> Any:
         """Decide, and list whenever that is asked for, a second later each time."""
@@ -273,11 +268,11 @@ def test_one_list_serves_all_claims_that_were_dying_when_it_began() -> None:
         bench.claims.observe(claim(f"c{number}", finalizers=[GUARD], deletionTimestamp=DYING))
     asyncio.run(bench.list_pods("default"))
     for number in range(20):
-        assert removed(decide_claim_protection(f"default/c{number}", bench.world)) == []
+        assert removed(bench.world.decide_claim(f"default/c{number}")) == []
     late = claim("late", finalizers=[GUARD], deletionTimestamp=DYING)
     bench.time += 1.0
     bench.claims.observe(late)
-    assert isinstance(decide_claim_protection(late.key, bench.world), Run), "it died after the list began"
+    assert isinstance(bench.world.decide_claim(late.key), Run), "it died after the list began"
 
 
 def test_a_user_that_came_and_went_is_not_believed_for_ever() -> None:
@@ -307,13 +302,13 @@ def test_a_user_that_only_a_list_showed_is_looked_for_again() -> None:
 def test_a_claim_stays_while_a_volume_chosen_for_it_is_taken_back() -> None:
     """Item 21.6."""
     bench = Bench(dying())
-    bench.world.promised = lambda item: item.name == "c"
+    bench.world.binds = True
+    given_back = volume("v", claim=bench.item)
+    bench.world.cluster.volumes.observe(given_back)
+    bench.world.cluster.free.changed(None, given_back)
     assert bench.until_settled() == Wait(reason="the volume that was chosen for it is being taken back")
     bench.woken.clear()
-    given_back = msgspec.convert(
-        {"metadata": {"name": "v"}, "spec": {"claimRef": {"namespace": "default", "name": "c", "uid": "uid-c"}}}, Volume
-    )
-    bench.wakeups.volume_changed(given_back, None)
+    bench.world.volume_changed(given_back, None)
     assert "default/c" in bench.woken
 
 
@@ -326,9 +321,9 @@ def test_only_pods_of_dying_claims_wake_anybody() -> None:
 
 def test_what_was_noted_about_a_claim_goes_with_it() -> None:
     bench = Bench(dying())
-    assert bench.live.terminating_since
+    assert bench.world.terminating_since
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
-    assert not bench.live.terminating_since
+    assert not bench.world.terminating_since
 
 
 def test_what_was_listed_in_a_namespace_goes_with_its_last_dying_claim() -> None:
@@ -336,49 +331,51 @@ def test_what_was_listed_in_a_namespace_goes_with_its_last_dying_claim() -> None
     bench.claims.observe(dying("b"))
     asyncio.run(bench.list_pods("default"))
     bench.claims.observe_deleted("default/a", "uid-a")
-    assert bench.live.lists
+    assert bench.world.lists
     bench.claims.observe_deleted("default/b", "uid-b")
-    assert not bench.live.lists
+    assert not bench.world.lists
 
 
 def test_a_list_serves_one_attempt_and_that_it_did_is_forgotten_with_the_claim() -> None:
     bench = Bench(dying())
-    protects = bench.world
+    protects = bench.world.reconcile_claim
     assert isinstance(protects(bench.item.key, LiveReads()), Run)
     asyncio.run(bench.list_pods("default"))
     assert isinstance(protects(bench.item.key, LiveReads()), Patch)
     assert isinstance(protects(bench.item.key, LiveReads()), Run), "that patch failed"
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
-    assert bench.live == LivePods()
+    assert not bench.world.lists
+    assert not bench.world.terminating_since
 
 
 def test_a_list_that_began_before_another_claim_was_deleted_serves_that_one_only_after_the_next_list() -> None:
     bench = Bench(dying())
-    protects = bench.world
+    protects = bench.world.reconcile_claim
     asyncio.run(bench.list_pods("default"))
     bench.time += 1.0
     bench.claims.observe(dying("late"))
     assert isinstance(protects("default/late", LiveReads()), Run)
-    assert bench.live.lists["default"].spent == set(), "nothing was tried for it"
+    assert bench.world.lists["default"].spent == set(), "nothing was tried for it"
 
 
 def test_nothing_is_noted_about_a_living_claim_that_gets_the_finalizer() -> None:
     bench = Bench(claim())
-    assert isinstance(bench.world(bench.item.key, LiveReads()), Patch)
-    assert bench.live == LivePods()
+    assert isinstance(bench.world.reconcile_claim(bench.item.key, LiveReads()), Patch)
+    assert not bench.world.lists
+    assert not bench.world.terminating_since
 
 
 def test_a_list_that_is_answered_when_nobody_waits_any_more_is_not_kept() -> None:
     bench = Bench(dying(), live=(pod(uses="other"),))
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
     asyncio.run(bench.list_pods("default"))
-    assert not bench.live.lists
+    assert not bench.world.lists
 
 
 def test_a_living_claim_that_goes_disturbs_nobody() -> None:
     bench = Bench(claim(finalizers=[GUARD]))
     bench.claims.observe_deleted(bench.item.key, bench.item.uid)
-    assert bench.live.terminating_since == {}
+    assert bench.world.terminating_since == {}
 
 
 def test_a_claim_that_took_the_place_of_a_dying_one_is_not_dying() -> None:
@@ -386,8 +383,8 @@ def test_a_claim_that_took_the_place_of_a_dying_one_is_not_dying() -> None:
     bench = Bench(dying())
     asyncio.run(bench.list_pods("default"))
     bench.claims.observe(claim("c", uid="uid-next", finalizers=[GUARD], resourceVersion="2"))
-    assert bench.live.terminating_since == {}
-    assert bench.live.lists == {}
+    assert bench.world.terminating_since == {}
+    assert bench.world.lists == {}
     bench.time += 1.0
     asyncio.run(bench.list_pods("default"))
     bench.time += 1.0
@@ -396,19 +393,19 @@ def test_a_claim_that_took_the_place_of_a_dying_one_is_not_dying() -> None:
 
 
 def test_no_list_proves_anything_of_a_claim_whose_deletion_nobody_has_seen() -> None:
-    live = LivePods()
-    assert live.serving(dying()) is None
-    live.follow(None, dying("another"), 0.0)
-    live.listed("default", 1.0, ())
-    assert live.serving(dying("another")) is not None
-    assert live.serving(dying()) is None
+    bench = Bench(dying("another"))
+    asyncio.run(bench.list_pods("default"))
+    bench.world.cluster.claims.observe(dying())
+    bench.world.terminating_since["default"].pop("uid-c")
+    assert isinstance(bench.world.decide_claim("default/c"), Run)
+    assert isinstance(bench.world.decide_claim("default/another"), Patch)
 
 
 def test_of_a_list_only_pods_that_hold_something_are_kept() -> None:
     """A namespace may have thousands of pods, and a claim may wait for days."""
     bench = Bench(dying(), live=(pod("holds"), pod("waits", node=""), _without_volumes("bare")))
     asyncio.run(bench.list_pods("default"))
-    assert [each.name for each in bench.live.lists["default"].used] == ["holds"]
+    assert [each.name for each in bench.world.lists["default"].used] == ["holds"]
 
 
 def test_a_pod_without_volumes_uses_nothing() -> None:
@@ -442,11 +439,11 @@ async def test_a_pod_that_cannot_be_read_keeps_the_claims_of_its_namespace() -> 
     bench, odd = Bench(dying()), {"metadata": {"name": "odd", "namespace": "default"}, "spec": {"volumes": 7}}
     server = OnePage(odd)
     client = Client(server)
-    await bench.live.refresh("default", client, lambda: bench.time)
+    await bench.refresh(client)
     waits = bench.decide()
     assert waits == Wait(reason="pods cannot be read and may use it: default/odd", seconds=BELIEVED)
     bench.time += BELIEVED
     assert isinstance(bench.decide(), Run)
     server.items.clear()
-    await bench.live.refresh("default", client, lambda: bench.time)
+    await bench.refresh(client)
     assert removed(bench.decide()) == []

@@ -11,7 +11,7 @@ from unit.binding.objects import claim, volume
 from unit.deciding import state_with
 from volplane.kube.names import CLAIM_PROTECTION, VOLUME_PROTECTION
 from volplane.kube.objects import Claim, Pod, Volume
-from volplane.protection.finalizers import ClaimProtection, LivePods, ProtectionHandlers
+from volplane.protection.finalizers import LiveList, Protection
 
 DYING = "2026-01-01T00:00:00Z"
 
@@ -29,11 +29,9 @@ class Woken:
 class Bench:
     def __init__(self, *claims: Claim) -> None:
         self.claims, self.volumes = Woken(), Woken()
-        self.live = LivePods()
         cluster = state_with(*claims)
         cluster.monotonic = lambda: 100.0
-        state = ClaimProtection(cluster=cluster, live=self.live)
-        self.handlers = ProtectionHandlers(state=state, claims=self.claims, volumes=self.volumes)
+        self.handlers = Protection(cluster=cluster, claims=self.claims, volumes=self.volumes)
 
 
 def held(**fields: Any) -> Claim:
@@ -85,9 +83,9 @@ def test_a_claim_is_looked_at_when_its_finalizer_is_to_come_or_go(
 def test_when_a_claim_was_seen_to_be_deleted_is_noted_once() -> None:
     bench = Bench()
     bench.handlers.claim_changed(held(), held(deletionTimestamp=DYING))
-    assert bench.live.terminating_since == {"default": {"uid-c": 100.0}}
+    assert bench.handlers.terminating_since == {"default": {"uid-c": 100.0}}
     bench.handlers.claim_changed(held(deletionTimestamp=DYING), held(uid="uid-next"))
-    assert bench.live.terminating_since == {}
+    assert bench.handlers.terminating_since == {}
 
 
 @pytest.mark.parametrize(
@@ -127,18 +125,16 @@ def test_a_dying_claim_is_looked_at_when_the_volume_that_was_chosen_for_it_chang
 )
 def test_what_happens_to_a_pod_of_a_dying_claim_puts_the_last_list_in_doubt(old: Pod | None, new: Pod | None) -> None:
     bench = Bench(held(deletionTimestamp=DYING))
-    bench.live.follow(None, held(deletionTimestamp=DYING), 0.0)
-    bench.live.listed("default", 1.0, [pod()])
+    bench.handlers.lists["default"] = LiveList(1.0, [pod()], [])
     bench.handlers.pod_changed(old, new)
     assert bench.claims.keys == ["default/c"]
-    assert bench.live.lists == {}
+    assert bench.handlers.lists == {}
 
 
 def test_pods_of_living_claims_and_of_other_namespaces_wake_nobody() -> None:
     bench = Bench(held(name="living"), held(deletionTimestamp=DYING))
-    bench.live.follow(None, held(deletionTimestamp=DYING), 0.0)
-    bench.live.listed("default", 1.0, [pod()])
+    bench.handlers.lists["default"] = LiveList(1.0, [pod()], [])
     bench.handlers.pod_changed(None, pod(uses="living"))
     bench.handlers.pod_changed(None, pod(namespace="elsewhere"))
     assert bench.claims.keys == []
-    assert list(bench.live.lists) == ["default"]
+    assert list(bench.handlers.lists) == ["default"]

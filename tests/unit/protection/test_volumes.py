@@ -7,20 +7,23 @@ from typing import Any
 import pytest
 
 from unit.binding.objects import claim, volume
-from unit.deciding import state_with
+from unit.deciding import DRIVER, disk, state_with
 from volplane.controller.actions import LiveReads, Patch, Settled, Wait
+from volplane.controller.controller import LateQueue
 from volplane.kube.kinds import VOLUMES
+from volplane.kube.names import PROVISIONED_BY, RECLAIM_FINALIZER
 from volplane.kube.names import VOLUME_PROTECTION as GUARD
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.finalizers import decide_volume_protection
+from volplane.protection.finalizers import Protection
 
 DYING = "2026-01-01T00:00:00Z"
 FOREIGN = "example.com/hold"
 
 
-def decided(item: Volume | None, of: Claim | None = None, *, removes_protection: bool = False) -> Any:
-    cluster = state_with(*(each for each in (item, of) if each is not None))
-    return decide_volume_protection("v", LiveReads(), cluster=cluster, removes_protection=lambda _: removes_protection)
+def decided(item: Volume | None, of: Claim | None = None, *, reclaims: bool = False) -> Any:
+    cluster = state_with(*(each for each in (item, of) if each is not None), drivers=(disk(),))
+    protection = Protection(cluster=cluster, claims=LateQueue(), volumes=LateQueue(), reclaims=reclaims)
+    return protection.decide_volume("v", LiveReads())
 
 
 def left(action: Any) -> list[str]:
@@ -47,9 +50,10 @@ def test_a_dying_volume_stays_while_it_is_bound() -> None:
 
 
 def test_a_dying_volume_whose_reclaimer_removes_both_finalizers_is_left_to_it() -> None:
-    item = volume(finalizers=[GUARD], deletionTimestamp=DYING, status={"phase": "Released"})
-    assert decided(item, removes_protection=True) == Wait(reason="its asset is being deleted")
-    assert left(decided(volume(), removes_protection=True)) == [GUARD]
+    made = {"annotations": {PROVISIONED_BY: DRIVER}, "finalizers": [GUARD, RECLAIM_FINALIZER]}
+    item = volume(deletionTimestamp=DYING, status={"phase": "Released"}, **made)
+    assert decided(item, reclaims=True) == Wait(reason="its asset is being deleted")
+    assert left(decided(volume(), reclaims=True)) == [GUARD]
 
 
 def test_a_dying_volume_whose_claim_is_gone_is_let_go() -> None:

@@ -9,9 +9,10 @@ import pytest
 from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import DRIVER, StateOfTest, disk, state_with
 from volplane.controller.actions import Decide, LiveReads, Predicate, Settled, Wait
+from volplane.controller.controller import LateQueue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.finalizers import volume_protection_may_act
+from volplane.protection.finalizers import Protection
 from volplane.state.records import INTENT_VERSION, ClaimIntent, RecycleIntent, write_intent
 
 DYING = "2026-01-01T00:00:00Z"
@@ -160,9 +161,15 @@ def test_a_volume_whose_claim_is_gone_or_unknown_gets_its_pass() -> None:
 
 
 def test_a_volume_that_its_reclaimer_lets_go_gets_no_pass_of_the_protection() -> None:
-    dying = volume("v", deletionTimestamp=DYING, finalizers=[*OURS, names.VOLUME_PROTECTION])
-    alive = volume("v", finalizers=[names.VOLUME_PROTECTION])
-    assert not volume_protection_may_act("v", state_with(dying).volumes, lambda _volume: True)
-    assert volume_protection_may_act("v", state_with(dying).volumes, lambda _volume: False)
-    assert volume_protection_may_act("v", state_with(alive).volumes, lambda _volume: True)
-    assert not volume_protection_may_act("v", state_with().volumes, lambda _volume: False)
+    made = {"finalizers": [*OURS, names.VOLUME_PROTECTION], "annotations": {names.PROVISIONED_BY: DRIVER}}
+    dying, alive = (volume("v", deletionTimestamp=time, status={"phase": "Released"}, **made) for time in (DYING, None))
+
+    def may_act(*objects: Volume, reclaims: bool) -> bool:
+        state = state_with(*objects, drivers=(disk(),))
+        protection = Protection(cluster=state, claims=LateQueue(), volumes=LateQueue(), reclaims=reclaims)
+        return protection.volume_may_act("v")
+
+    assert not may_act(dying, reclaims=True)
+    assert may_act(dying, reclaims=False)
+    assert may_act(alive, reclaims=True)
+    assert not may_act(reclaims=False)
