@@ -35,8 +35,7 @@ from volplane.kube.objects import Claim, CsiStorageCapacity, Node, StorageClass
 from volplane.kube.transport import Transport
 from volplane.placement.assign import decide_assignment
 from volplane.placement.nodes import NodeBook
-from volplane.placement.room import PublishedRoom
-from volplane.placement.state import PlacementHandlers, PlacementState
+from volplane.placement.state import PlacementState
 from volplane.schemas import DriverInfo
 from volplane.state.cluster_state import CLAIM_INDEXES, POD_INDEXES, ClusterState
 from volplane.state.naming import node_hash
@@ -152,9 +151,11 @@ class Placing:
         )
         self._state = _state(driver)
         book = NodeBook(self._state.nodes, {ZONE}, time.monotonic)
-        self._placing = PlacementState(cluster=self._state, drivers=[driver.name], nodes=book, room=PublishedRoom(book))
         queue = _Ignored()
-        PlacementHandlers(self._placing, claims=queue, volumes=queue, nodes=queue).subscribe()
+        self._placing = PlacementState(
+            cluster=self._state, drivers=[driver.name], nodes=book, claims=queue, volumes=queue, node_names=queue
+        )
+        self._placing.subscribe()
         body = {"metadata": _meta("fast", 1), "provisioner": driver.name, "volumeBindingMode": "Immediate"}
         self._state.classes.observe(msgspec.convert(body, StorageClass))
         for number in range(nodes):

@@ -12,8 +12,7 @@ from volplane.intents.operation import OperationDeps
 from volplane.placement.assign import decide_assignment, decide_membership, decide_node
 from volplane.placement.capacity import CapacityState, decide_capacity, measure_operation
 from volplane.placement.nodes import NodeBook
-from volplane.placement.room import PublishedRoom
-from volplane.placement.state import PlacementHandlers, PlacementState
+from volplane.placement.state import PlacementState
 
 __all__ = ["ASSIGNER", "CAPACITY"]
 
@@ -23,10 +22,15 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
     if role.race is not None or not loaded.on_nodes:
         return
     keys = {key for driver in loaded.distributed for key in driver.view.info.topology_keys}
-    book = NodeBook(cluster.nodes, keys, cluster.monotonic)
-    room, choice = PublishedRoom(book), role.external_choice
-    state = PlacementState(cluster=cluster, drivers=loaded.on_nodes, nodes=book, room=room, external_choice=choice)
-    handlers = PlacementHandlers(state, deps.queue("assigner"), deps.queue("node-volumes"), deps.queue("node-names"))
+    state = PlacementState(
+        cluster=cluster,
+        drivers=loaded.on_nodes,
+        nodes=NodeBook(cluster.nodes, keys, cluster.monotonic),
+        claims=deps.queue("assigner"),
+        volumes=deps.queue("node-volumes"),
+        node_names=deps.queue("node-names"),
+        external_choice=role.external_choice,
+    )
     yield Controller(
         queue="assigner",
         cache=cluster.claims,
@@ -34,9 +38,9 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         explained="reason",
         topic="its node: ",
         watches=(Watch(cache=cluster.capacities, namespace=cluster.namespace),),
-        subscribe=handlers.subscribe,
+        subscribe=state.subscribe,
         resync=cluster.claims.keys,
-        of_driver=handlers.claims_of_driver,
+        of_driver=state.claims_of_driver,
         flow=cluster.flow_of,
         measure=lambda metrics: metrics.lost.show(state.count_lost()),
     )
@@ -46,7 +50,7 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         decide=lambda name, _: decide_membership(name, state),
         explained="reason",
         resync=cluster.volumes.keys,
-        of_driver=handlers.volumes_of_driver,
+        of_driver=state.volumes_of_driver,
     )
     yield Controller(queue="node-names", cache=cluster.nodes, decide=lambda name, _: decide_node(name, state))
 

@@ -1,6 +1,6 @@
 """What the decisions of the assigner see: the cluster, its nodes, and what is promised on them.
 
-`PlacementHandlers` follow the caches, and queue the claims, volumes and nodes that a change concerns.
+It follows the caches, and queues the claims, volumes and nodes that a change concerns.
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ class PlacementState:
     drivers: Sequence[str]
     """Names of the distributed drivers."""
     nodes: NodeBook
-    room: PublishedRoom
+    claims: Queue
+    volumes: Queue
+    node_names: Queue
     external_choice: bool = False
     """Other programs select the nodes of claims that bind immediately."""
+    room: PublishedRoom = field(init=False)
     usage: Usage = field(init=False)
     last: dict[str, str] = field(default_factory=dict)
     """The node chosen last, by class."""
@@ -57,6 +60,7 @@ class PlacementState:
     """When the newest object was made, by the clock of the server, and the loop time at which it was seen."""
 
     def __post_init__(self) -> None:
+        self.room = PublishedRoom(self.nodes)
         self.usage = Usage(self._touched)
         self.cluster.claims.add_indexes({"placed": _nodes_of_claim})
         self.cluster.volumes.add_indexes({"place": _place_of_volume})
@@ -111,20 +115,42 @@ class PlacementState:
 
     # --- what is promised, after the caches ----------------------------------------------------------------------
 
-    def driver_made(self, driver: DriverView) -> None:
-        """Count what the caches hold of a distributed driver that was made after they were filled."""
+    def subscribe(self) -> None:
+        self.cluster.nodes.subscribe(self.node_changed)
+        self.cluster.classes.subscribe(self.class_changed)
+        self.cluster.claims.subscribe(self.claim_changed)
+        self.cluster.volumes.subscribe(self.volume_changed)
+        self.cluster.capacities.subscribe(self.capacity_changed)
+
+    def claims_of_driver(self, name: str) -> Iterator[str]:
+        """Take up that a driver is usable or unusable, or was made; yield the keys of its claims."""
+        driver = self.cluster.drivers.distributed(name)
+        if driver is None:
+            return
+        # What the caches hold of a driver that was made after they were filled is not counted yet.
         self.nodes.follow(driver.info.topology_keys)
         for volume in self.cluster.volumes.values():
-            self.volume_changed(None, volume)
+            self._count_volume(None, volume)
         for claim in self.cluster.claims.values():
-            self.class_changed(claim)
+            self._count_claim(claim)
+            if self.driver_of_claim(claim) is driver:
+                yield claim.key
+
+    def volumes_of_driver(self, name: str) -> Iterator[str]:
+        driver = self.cluster.drivers.distributed(name)
+        for volume in self.cluster.volumes.values() if driver is not None else ():
+            if self.driver_of_volume(volume) is driver:
+                yield volume.name
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         present = new or old or Claim()
         if old is None:
             self._seen(present)
-        self.usage.set(self.usage.claims, volume_name_of(present), None if new is None else self._promise_to(new))
-        if new is None:
+        if new is not None:
+            self.claims.enqueue(new.key)
+            self._count_claim(new)
+        else:
+            self.usage.set(self.usage.claims, volume_name_of(present), None)
             self.usage.set(self.usage.held, volume_name_of(present), None)  # A write on its way will find no claim.
         volume = self.cluster.volumes.get(present.spec.volume_name or "")
         if volume is not None and refers_to(volume, present):  # Other claims may name it, too.
@@ -153,11 +179,50 @@ class PlacementState:
                 growth = Promise(driver.name, label, more, volumes=0)
         self.usage.set(self.usage.claims, f"{name} grows", growth)
 
-    def class_changed(self, claim: Claim) -> None:
-        """Count an unbound claim again: its class, which may come after the claim, says which driver it is of."""
-        self.usage.set(self.usage.claims, volume_name_of(claim), self._promise_to(claim))
+    def _count_claim(self, claim: Claim) -> None:
+        """Count an unbound claim that has a node. Its class, which may come after it, says of which driver it is."""
+        label = _label(claim)
+        driver = self.driver_of_claim(claim) if label and not claim.bound else None
+        promise = self.promise(claim, driver, label) if driver is not None else None
+        self.usage.set(self.usage.claims, volume_name_of(claim), promise)
+
+    def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        for claim in self.cluster.claims.by_index("unbound", (new or old or StorageClass()).name):
+            self._count_claim(claim)
+            self.claims.enqueue(claim.key)
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        if not self.nodes.changed(old, new):
+            return
+        name = (new or old or KubeObject()).name
+        for each in (name, *self.nodes.sharing_hash(name)):
+            self.node_names.enqueue(each)
+        if new is not None and takes_volumes(new):
+            for key in sorted(self.waiting):
+                self.claims.enqueue(key)  # It may take what no node could before.
+        placed = (
+            claim for at in (name, self.nodes.hashed(name)) for claim in self.cluster.claims.by_index("placed", at)
+        )
+        for key in sorted({claim.key for claim in placed}):
+            self.claims.enqueue(key)
+        if old is not None and new is not None and old.uid == new.uid and old.metadata.labels == new.metadata.labels:
+            return  # Volumes lie on a node that is not ready, too.
+        labels = {item for node in (old, new) if node is not None for item in (node.metadata.labels or {}).items()}
+        for key, value in sorted(labels):
+            for volume in self.cluster.volumes.by_index("place", f"{key}={value}"):
+                if self.driver_of_volume(volume) is not None:
+                    self.volumes.enqueue(volume.name)
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        self._count_volume(old, new)
+        if old is not None and new is not None and _place(old) == _place(new):
+            return
+        present = new or old or Volume()
+        self.volumes.enqueue(present.name)
+        if (reference := present.spec.claim_ref) is not None:
+            self.claims.enqueue(reference.key)
+
+    def _count_volume(self, old: Volume | None, new: Volume | None) -> None:
         present = new or old or Volume()
         label = _label(new) if new is not None else ""
         driver = self.driver_of_volume(new) if new is not None else None
@@ -185,6 +250,9 @@ class PlacementState:
         node = node_hash(owners.pop()) if len(owners) == 1 else ""
         driver = (present.metadata.labels or {}).get(names.CAPACITY_DRIVER, "")
         self.usage.published(driver, node, present.key, None if new is None else new.version)
+        if new is not None and (old is None or old.capacity != new.capacity):
+            for key in sorted(self.waiting):
+                self.claims.enqueue(key, ROOM_PAUSE)
 
     def is_new(self, item: KubeObject) -> bool:
         """Return whether published room may not heed it yet: a class is published by one node after the other."""
@@ -206,13 +274,6 @@ class PlacementState:
         made, seen = self._newest
         return made + self.cluster.monotonic() - seen
 
-    def _promise_to(self, claim: Claim) -> Promise | None:
-        label = _label(claim)
-        if not label or claim.bound:
-            return None
-        driver = self.driver_of_claim(claim)
-        return self.promise(claim, driver, label) if driver is not None else None
-
     def promise(self, claim: Claim, driver: DriverView, node: str) -> Promise:
         """Return what the claim takes of a node. node: the hash of its name."""
         return Promise(driver.name, node, whole_bytes(request_of(claim)))
@@ -232,88 +293,6 @@ def unsuitable(node: Node, driver: DriverView, allowed: Sequence[Segment]) -> st
     if allowed and not any(segment.items() <= labels.items() for segment in allowed):
         return "outside the allowedTopologies"
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementHandlers:
-    """Follow the caches, and queue the claims, volumes and nodes that a change may concern."""
-
-    state: PlacementState
-    claims: Queue
-    volumes: Queue
-    nodes: Queue
-
-    def subscribe(self) -> None:
-        cluster = self.state.cluster
-        cluster.nodes.subscribe(self.node_changed)
-        cluster.classes.subscribe(self.class_changed)
-        cluster.claims.subscribe(self.claim_changed)
-        cluster.volumes.subscribe(self.volume_changed)
-        cluster.capacities.subscribe(self.capacity_changed)
-
-    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        self.state.claim_changed(old, new)
-        if new is not None:
-            self.claims.enqueue(new.key)
-
-    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        self.state.volume_changed(old, new)
-        if old is not None and new is not None and _place(old) == _place(new):
-            return
-        present = new or old or Volume()
-        self.volumes.enqueue(present.name)
-        if (reference := present.spec.claim_ref) is not None:
-            self.claims.enqueue(reference.key)
-
-    def class_changed(self, old: StorageClass | None, new: StorageClass | None) -> None:
-        for claim in self.state.cluster.claims.by_index("unbound", (new or old or StorageClass()).name):
-            self.state.class_changed(claim)
-            self.claims.enqueue(claim.key)
-
-    def node_changed(self, old: Node | None, new: Node | None) -> None:
-        if not self.state.nodes.changed(old, new):
-            return
-        name = (new or old or KubeObject()).name
-        self.nodes.enqueue(name)
-        for other in self.state.nodes.sharing_hash(name):
-            self.nodes.enqueue(other)
-        if new is not None and takes_volumes(new):
-            for key in sorted(self.state.waiting):
-                self.claims.enqueue(key)  # It may take what no node could before.
-        claims, volumes = self.state.cluster.claims, self.state.cluster.volumes
-        placed = {claim.key for at in (name, self.state.nodes.hashed(name)) for claim in claims.by_index("placed", at)}
-        for key in sorted(placed):
-            self.claims.enqueue(key)
-        if old is not None and new is not None and old.uid == new.uid and old.metadata.labels == new.metadata.labels:
-            return  # Volumes lie on a node that is not ready, too.
-        labels = {item for node in (old, new) if node is not None for item in (node.metadata.labels or {}).items()}
-        for key, value in sorted(labels):
-            for volume in volumes.by_index("place", f"{key}={value}"):
-                if self.state.driver_of_volume(volume) is not None:
-                    self.volumes.enqueue(volume.name)
-
-    def claims_of_driver(self, name: str) -> Iterator[str]:
-        """Take up that a driver is usable or unusable, or was made; yield the keys of its claims."""
-        driver = self.state.cluster.drivers.distributed(name)
-        if driver is None:
-            return
-        self.state.driver_made(driver)
-        for claim in self.state.cluster.claims.values():
-            if self.state.driver_of_claim(claim) is driver:
-                yield claim.key
-
-    def volumes_of_driver(self, name: str) -> Iterator[str]:
-        driver = self.state.cluster.drivers.distributed(name)
-        for volume in self.state.cluster.volumes.values() if driver is not None else ():
-            if self.state.driver_of_volume(volume) is driver:
-                yield volume.name
-
-    def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
-        self.state.capacity_changed(old, new)
-        if new is None or (old is not None and old.capacity == new.capacity):
-            return
-        for key in sorted(self.state.waiting):
-            self.claims.enqueue(key, ROOM_PAUSE)
 
 
 def _nodes_of_claim(claim: Claim) -> list[str]:

@@ -9,11 +9,11 @@ import pytest
 from unit.deciding import disk, put, state_with
 from unit.placement.world import ZONE, node
 from volplane.controller.actions import Settled
+from volplane.controller.controller import LateQueue
 from volplane.kube.objects import Node
 from volplane.placement import nodes as nodes_module
 from volplane.placement.assign import decide_node
 from volplane.placement.nodes import NodeBook, is_ready, takes_volumes
-from volplane.placement.room import PublishedRoom
 from volplane.placement.state import PlacementState
 
 
@@ -106,7 +106,10 @@ def test_a_node_that_moves_is_found_where_it_is() -> None:
 
 def test_two_names_with_one_hash_are_found_and_said() -> None:
     nodes = Nodes(node("a"), node("b"), node("c"), hashed=lambda name: "same" if name in "ab" else name)
-    state = PlacementState(cluster=nodes.cluster, drivers=[], nodes=nodes.book, room=PublishedRoom(nodes.book))
+    queue = LateQueue()
+    state = PlacementState(
+        cluster=nodes.cluster, drivers=[], nodes=nodes.book, claims=queue, volumes=queue, node_names=queue
+    )
     told = decide_node("a", state)
     (event,) = told.events
     assert event.reason == "NodeHashCollision"

@@ -10,7 +10,7 @@ from unit.placement.world import GIB, ZONE, World, asking, belonging, local, nod
 from volplane.kube import names
 from volplane.kube.cache import Cache
 from volplane.kube.objects import StorageClass
-from volplane.placement.state import PlacementHandlers, unsuitable
+from volplane.placement.state import unsuitable
 from volplane.state.naming import node_hash
 
 LABEL = {names.NODE: node_hash("a")}
@@ -116,13 +116,12 @@ def test_what_was_in_the_caches_before_the_driver_counts_once_it_is_made() -> No
     driver = disk(topology_keys=("zone", "rack"))
     world.cluster.drivers.distributed = {DRIVER: driver}.get  # type: ignore[method-assign]
     assert list(world.state.nodes.at({"rack": "1"})) == []
-    handlers = PlacementHandlers(world.state, world.claims, world.volumes, world.nodes)
-    assert list(handlers.claims_of_driver(DRIVER)) == ["default/c"]
+    assert list(world.state.claims_of_driver(DRIVER)) == ["default/c"]
     assert world.promised("a") == (2, GIB)
     assert world.state.nodes.knows(["rack"])
-    assert list(handlers.claims_of_driver("other.example.com")) == []
-    assert list(handlers.volumes_of_driver(DRIVER)) == ["v"]
-    assert list(handlers.volumes_of_driver("other.example.com")) == []
+    assert list(world.state.claims_of_driver("other.example.com")) == []
+    assert list(world.state.volumes_of_driver(DRIVER)) == ["v"]
+    assert list(world.state.volumes_of_driver("other.example.com")) == []
 
 
 # --- offers ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from unit.deciding import put
 from unit.placement.test_nodes import Nodes
 from unit.placement.world import node
+from volplane.controller.controller import LateQueue
 from volplane.kube import names
 from volplane.kube.objects import CsiStorageCapacity, OwnerReference
 from volplane.placement.room import Promise, PublishedRoom, Room
@@ -92,8 +93,10 @@ def test_a_selector_of_other_labels_is_matched_with_every_node() -> None:
 
 def test_what_is_made_on_a_node_counts_until_the_room_that_this_node_owns_is_published_anew() -> None:
     nodes = Nodes(node("a"), node("b"))
-    room = PublishedRoom(nodes.book)
-    state = PlacementState(cluster=nodes.cluster, drivers=[DRIVER], nodes=nodes.book, room=room)
+    queue = LateQueue()
+    state = PlacementState(
+        cluster=nodes.cluster, drivers=[DRIVER], nodes=nodes.book, claims=queue, volumes=queue, node_names=queue
+    )
     label = node_hash("a")
     state.usage.made("made", Promise(DRIVER, label, 100), 5, 0.0)
     reserved = list[int]()

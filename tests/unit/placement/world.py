@@ -14,8 +14,7 @@ from volplane.kube import names
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.placement.assign import decide_assignment
 from volplane.placement.nodes import NodeBook
-from volplane.placement.room import PublishedRoom
-from volplane.placement.state import PlacementHandlers, PlacementState
+from volplane.placement.state import PlacementState
 from volplane.state.naming import node_hash
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
@@ -99,16 +98,17 @@ class World:
         self.now = 1000.0
         self.cluster: StateOfTest = state_with(**{"distributed": [LOCAL], **more})
         self.cluster.monotonic = lambda: self.now
-        book = NodeBook(self.cluster.nodes, {ZONE}, lambda: self.now)
+        self.claims, self.volumes, self.nodes = Keys(), Keys(), Keys()
         self.state = PlacementState(
             cluster=self.cluster,
             drivers=[DRIVER],
-            nodes=book,
-            room=PublishedRoom(book),
+            nodes=NodeBook(self.cluster.nodes, {ZONE}, lambda: self.now),
+            claims=self.claims,
+            volumes=self.volumes,
+            node_names=self.nodes,
             external_choice=external_choice,
         )
-        self.claims, self.volumes, self.nodes = Keys(), Keys(), Keys()
-        PlacementHandlers(self.state, self.claims, self.volumes, self.nodes).subscribe()
+        self.state.subscribe()
         self.put(*objects)
 
     def put(self, *objects: KubeObject) -> None:
