@@ -89,8 +89,11 @@ def definition(name: Name) -> Definition:
 
 
 def exported(module: str) -> list[Name]:
-    """The names of `__all__`, in its order, each where it is defined."""
-    listed = namespace(module)["__all__"]
+    """The names of `__all__`, in its order, or the classes of a module without it; each where it is defined."""
+    found = namespace(module)
+    listed = found.get("__all__")
+    if listed is None:
+        return [Name(module, name) for name in sorted(found) if isinstance(found[name], ast.ClassDef)]
     if not isinstance(listed, ast.Assign):
         raise SystemExit(f"{module}.__all__ is no plain list")
     names = [resolve(module, name) for name in ast.literal_eval(listed.value)]

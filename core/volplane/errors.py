@@ -9,38 +9,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = [
-    "AlreadyDeleted",
-    "AlreadyExists",
-    "ApiConflict",
-    "ApiError",
-    "ApiForbidden",
-    "ApiGone",
-    "ApiNotFound",
-    "ApiUnavailable",
-    "AttachedElsewhere",
-    "BackendError",
-    "BackoffError",
-    "ConfigurationError",
-    "Declined",
-    "Fenced",
-    "InvalidArgument",
-    "NotFound",
-    "OperationError",
-    "OperationInProgress",
-    "OutOfRange",
-    "OutcomeUnknown",
-    "PermissionDenied",
-    "PluginError",
-    "ResourceExhausted",
-    "RetryPolicy",
-    "Throttled",
-    "Unavailable",
-    "Unsupported",
-    "VolplaneError",
-    "VolumeInUse",
-]
-
 
 class VolplaneError(Exception):
     """Base class of all exceptions that volplane raises on purpose."""
