@@ -20,6 +20,7 @@ from volplane import (
     ExpandRequest,
     FindSnapshotRequest,
     InProgress,
+    InspectRequest,
     ListRequest,
     ModifyRequest,
     NodeIdentity,
@@ -155,6 +156,9 @@ class World:
             page = answer.next_page
             if page is None:
                 return assets
+
+    def look(self, handle: str) -> Any:
+        return self.backend.inspect(InspectRequest(context=self.context(), handle=handle))
 
     def cut(self, asset: Asset | str, uid: str = "s1", **fields: Any) -> SnapshotRequest:
         parameters = fields.pop("parameters", {})

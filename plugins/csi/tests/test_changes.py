@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from volplane import (
+    Absent,
+    BackendError,
     CapacityRequest,
     InvalidArgument,
     OutOfRange,
@@ -99,6 +101,50 @@ def test_a_list_that_never_ends_is_an_error(world: Any, monkeypatch: pytest.Monk
     page = world.backend.list_assets(ListRequest(context=world.context()))
     with pytest.raises(Unavailable, match="next of itself"):
         world.backend.list_assets(ListRequest(context=world.context(), page=page.next_page))
+
+
+@pytest.mark.parametrize("capability", ["GET_VOLUME", "LIST_VOLUMES"])
+def test_a_volume_is_looked_at_by_its_id_or_in_the_list(new_world: Any, capability: str) -> None:
+    others = {"GET_VOLUME", "LIST_VOLUMES"} - {capability}
+    world = new_world(Behaviour(capabilities=ALL_CAPABILITIES - others, page=2, condition="it is degraded"))
+    *_, last = [world.provision(f"u{number}") for number in range(5)]
+    world.attach(last)
+    seen = world.look(last.handle)
+    assert (seen.handle, seen.capacity_bytes, seen.owner) == (last.handle, GIB, None)
+    assert (seen.attached_to, seen.condition) == (("id-of-node-1",), "it is degraded")
+    assert seen.source.fields == {"driver": "fake.csi.example.com", "volumeHandle": last.handle}
+    world.detach(last)
+    world.delete(last)
+    for handle in (last.handle, "", "x" * 2000, "no-such"):
+        assert world.look(handle) == Absent()
+    assert world.fake.calls["ControllerGetVolume" if capability == "LIST_VOLUMES" else "ListVolumes"] == 0
+
+
+@pytest.mark.parametrize("method", ["ControllerGetVolume", "ListVolumes"])
+def test_a_look_that_fails_proves_no_absence(new_world: Any, method: str) -> None:
+    without = {"GET_VOLUME"} if method == "ListVolumes" else set()
+    world = new_world(Behaviour(capabilities=ALL_CAPABILITIES - without))
+    handle = world.provision().handle
+    for code in ("INVALID_ARGUMENT", "INTERNAL", "UNAVAILABLE", "PERMISSION_DENIED"):
+        world.refuse(method, code)
+        with pytest.raises(BackendError):
+            world.look(handle)
+    assert world.look(handle).handle == handle
+
+
+@pytest.mark.parametrize("missing", [("GET_VOLUME", "LIST_VOLUMES"), ("LIST_VOLUMES_PUBLISHED_NODES",)])
+def test_a_driver_that_shows_too_little_is_not_looked_at(new_world: Any, missing: tuple[str, ...]) -> None:
+    """A volume whose attachments it does not tell would look unused."""
+    world = new_world(Behaviour(capabilities=ALL_CAPABILITIES - {*missing}))
+    with pytest.raises(Unsupported, match=missing[-1]):
+        world.look(world.provision().handle)
+
+
+def test_a_driver_that_shows_another_volume_is_not_believed(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = world.provision("u1"), world.provision("u2")
+    monkeypatch.setattr(world.fake, "_volume", lambda _id: world.fake.by_id(second.handle))
+    with pytest.raises(BackendError, match="was asked for"):
+        world.look(first.handle)
 
 
 def test_capacity_is_that_of_the_place(new_world: Any) -> None:

@@ -82,3 +82,34 @@ async def test_what_a_driver_cannot_do_is_said_and_disturbs_nothing() -> None:
         await cluster.advance(1500)
         assert fake.calls["ListVolumes"] == 0
         assert not [each for each in cluster.api.all("events") if each["type"] == "Warning"]
+
+
+async def test_a_group_is_cut_once_restored_and_goes_though_answers_are_lost() -> None:
+    fake = FakeDriver(Behaviour(cut_seconds=30.0), clock=now)
+    async with Cluster(driver_of(fake)) as cluster:
+        api = cluster.api
+        await cluster.create_class("fast")
+        for name in ("data", "log"):
+            bound = await cluster.wait_bound(await cluster.create_claim(name, storage_class="fast"))
+            fake.contents.write(bound["spec"]["csi"]["volumeHandle"], name)
+            api.patch("persistentvolumeclaims", name, {"metadata": {"labels": {"app": "db"}}})
+        body = {"metadata": {"name": "together"}, "driver": DRIVER, "deletionPolicy": "Delete"}
+        api.create("volumegroupsnapshotclasses", body)
+        fake.faults.add(Fault(action="CreateVolumeGroupSnapshot", kind=FaultKind.LOSE, times=2))
+        spec = {"volumeGroupSnapshotClassName": "together", "source": {"selector": {"matchLabels": {"app": "db"}}}}
+        api.create("volumegroupsnapshots", {"metadata": {"name": "g"}, "spec": spec})
+        await wait(cluster, lambda: fake.calls["CreateVolumeGroupSnapshot"] >= 1)
+        await cluster.restart()
+        await wait(cluster, lambda: (api.get("volumegroupsnapshots", "g").get("status") or {}).get("readyToUse"))
+        assert len(fake.snapshots) == 2
+        assert len({request.name for action, request in fake.requests if action == "CreateVolumeGroupSnapshot"}) == 1
+        members = {each["spec"]["source"]["persistentVolumeClaimName"]: each for each in api.all("volumesnapshots")}
+        source = {**SOURCE, "name": members["log"]["metadata"]["name"]}
+        restored = await cluster.create_claim("back", storage_class="fast", dataSource=source)
+        handle = (await cluster.wait_bound(restored))["spec"]["csi"]["volumeHandle"]
+        assert fake.contents.written(handle) == ["log"]
+        fake.faults.add(Fault(action="DeleteVolumeGroupSnapshot", kind=FaultKind.LOSE, times=2))
+        api.delete("volumegroupsnapshots", "g")
+        await wait(cluster, lambda: not fake.snapshots and not api.all("volumesnapshots"))
+        await wait(cluster, lambda: not api.all("volumegroupsnapshotcontents"))
+        assert len(fake.volumes) == 3

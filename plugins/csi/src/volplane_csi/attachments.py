@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from volplane import (
+    Absent,
     AttachedElsewhere,
     Attachment,
     AttachRequest,
@@ -12,6 +14,8 @@ from volplane import (
     Context,
     DetachRequest,
     Done,
+    InspectRequest,
+    ListedAsset,
     NotFound,
     Unavailable,
     VolumeIdentity,
@@ -24,14 +28,14 @@ from volplane_csi.demands import capability_of
 from volplane_csi.errors import Purpose, told
 from volplane_csi.volumes import LARGEST_CONTEXT
 
-_MOST_PAGES: Final = 1000
-
 
 class Attachments:
     """What is attached where."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, inspect: Callable[[InspectRequest], ListedAsset | Absent]) -> None:
+        """inspect: looks at a volume."""
         self._calls = calls
+        self._inspect = inspect
         self._names = NodeNames(lambda node: node.csi_node_id or None)
 
     def attach(self, request: AttachRequest) -> Attachment:
@@ -76,29 +80,13 @@ class Attachments:
             return Unavailable(why, code=error.code)
         return AttachedElsewhere(why, node=self._names(others[0]), code=error.code)
 
-    def _published(self, volume: VolumeIdentity, context: Context) -> list[str]:
+    def _published(self, volume: VolumeIdentity, context: Context) -> Sequence[str]:
         """Return the ids of the nodes that have the volume, as far as the driver tells."""
-        known = self._calls.known(context)
-        if not known.can("LIST_VOLUMES_PUBLISHED_NODES"):
-            return []
         try:
-            if known.can("GET_VOLUME"):
-                found = self._calls.send(
-                    "ControllerGetVolume", build("ControllerGetVolumeRequest", volume_id=volume.handle), context
-                )
-                return [each for each in found.status.published_node_ids if each]
-            token = ""
-            for _ in range(_MOST_PAGES):
-                page = self._calls.send("ListVolumes", build("ListVolumesRequest", starting_token=token), context)
-                for entry in page.entries:
-                    if entry.volume.volume_id == volume.handle:
-                        return [each for each in entry.status.published_node_ids if each]
-                token = page.next_token
-                if not token:
-                    break
-        except CallError:
-            pass  # The first answer counts.
-        return []
+            seen = self._inspect(InspectRequest(context=context, handle=volume.handle))
+        except BackendError:
+            return ()  # The first answer counts.
+        return () if isinstance(seen, Absent) else seen.attached_to
 
     def detach(self, request: DetachRequest) -> Done:
         """Unpublish the volume from the node, and from no other one."""

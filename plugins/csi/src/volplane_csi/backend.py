@@ -31,6 +31,8 @@ from volplane import (
     GroupSnapshot,
     GroupSnapshotRequest,
     InProgress,
+    InspectRequest,
+    ListedAsset,
     ListRequest,
     ModifyRequest,
     OwnsRequest,
@@ -81,7 +83,7 @@ class CsiBackend(BackendSpec):
         self._settings = read_parameters(Settings, options)
         self._calls = Calls(connect_to(self._settings.path), self._settings)
         self._volumes = Volumes(self._calls, self._settings)
-        self._attachments = Attachments(self._calls)
+        self._attachments = Attachments(self._calls, self._volumes.inspect)
         self._snapshots = Snapshots(self._calls, self._settings)
         self._groups = Groups(self._calls, self._settings)
 
@@ -158,6 +160,11 @@ class CsiBackend(BackendSpec):
         handle = fields.get("volumeHandle")
         of_driver = fields.get("driver") == self._settings.csi_driver(request.context.driver)
         return request.source.kind == "csi" and of_driver and isinstance(handle, str) and handle != ""
+
+    @hookimpl
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        """Look at the volume of this id."""
+        return self._volumes.inspect(request)
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:

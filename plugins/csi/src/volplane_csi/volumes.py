@@ -7,19 +7,23 @@ from dataclasses import replace
 from typing import Any, Final
 
 from volplane import (
+    Absent,
     AlreadyExists,
     Asset,
     AssetPage,
     BackendError,
     Capacity,
     CapacityRequest,
+    Context,
     DeleteRequest,
     Done,
     ExpandRequest,
     InProgress,
+    InspectRequest,
     ListedAsset,
     ListRequest,
     ModifyRequest,
+    NotFound,
     OutOfRange,
     ProvisionRequest,
     Unavailable,
@@ -44,6 +48,7 @@ LONGEST_ID: Final = 1024
 LARGEST_CONTEXT: Final = 32 << 10
 """Characters of a volume's context. CSI allows 4 KiB, and some drivers more."""
 MOST_PLACES: Final = 1000
+MOST_PAGES: Final = 10_000
 _LARGEST: Final = (1 << 63) - 1
 
 
@@ -231,12 +236,49 @@ class Volumes:
 
     # --- looking ------------------------------------------------------------------------------------------------
 
+    def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
+        """Look at the volume of this id: by its id, or else in the list of all."""
+        handle, known = request.handle, self._calls.known(request.context)
+        if not 0 < len(handle) <= LONGEST_ID:
+            return Absent()
+        if not known.can("GET_VOLUME"):
+            return self._listed_as(handle, request.context)
+        self._require_attachments(request.context)
+        content = build("ControllerGetVolumeRequest", volume_id=handle)
+        try:
+            answer = self._calls.make(
+                "ControllerGetVolume", content, request.context, Purpose.READ, f"look at {handle[:60]}"
+            )
+        except NotFound:
+            return Absent()
+        return self._seen(_listed(answer), handle, request.context)
+
+    def _listed_as(self, handle: str, context: Context) -> ListedAsset | Absent:
+        page: str | None = None
+        for _ in range(MOST_PAGES):
+            answer = self.list_page(ListRequest(context=context, page=page))
+            if (found := next((each for each in answer.assets if each.handle == handle), None)) is not None:
+                return self._seen(found, handle, context)
+            page = answer.next_page
+            if page is None:
+                return Absent()
+        raise Unavailable(f"the CSI driver lists its volumes in more than {MOST_PAGES} pages")
+
+    def _seen(self, found: ListedAsset, handle: str, context: Context) -> ListedAsset:
+        if found.handle != handle:
+            raise BackendError(f"the CSI driver shows {found.handle[:60]!r}, {handle[:60]!r} was asked for")
+        driver = self._settings.csi_driver(context.driver)
+        return replace(found, source=VolumeSource(kind="csi", fields={"driver": driver, "volumeHandle": handle}))
+
+    def _require_attachments(self, context: Context) -> None:
+        if self._settings.attach:
+            what = "does not tell where volumes are attached"
+            self._calls.require("LIST_VOLUMES_PUBLISHED_NODES", context, what)
+
     def list_page(self, request: ListRequest) -> AssetPage:
         """Return a page of all volumes; CSI does not tell whose they are."""
         self._calls.require("LIST_VOLUMES", request.context, "lists no volumes")
-        if self._settings.attach:
-            what = "does not tell where volumes are attached"
-            self._calls.require("LIST_VOLUMES_PUBLISHED_NODES", request.context, what)
+        self._require_attachments(request.context)
         content = build("ListVolumesRequest", starting_token=request.page or "")
         answer = self._calls.make("ListVolumes", content, request.context, Purpose.READ, "list the volumes")
         if answer.next_token and answer.next_token == request.page:

@@ -70,5 +70,7 @@ class Behaviour:
     """Nothing to be detached is NOT_FOUND, not OK."""
     echoes_secrets: bool = False
     """Secrets are put into the context of volumes."""
+    condition: str = ""
+    """What is wrong with its volumes; "" = nothing."""
     context: Mapping[str, str] = field(default_factory=lambda: {"of": "fake"})
     """Of volumes."""

@@ -296,12 +296,13 @@ class FakeDriver(FakeCloud):
 
     def _ListVolumes(self, request: Any) -> Any:  # noqa: N802
         page, token = self._page(self.volumes.values(), request)
-        entries = [{"volume": self._shown(each), "status": _status(each)} for each in page]
+        entries = [{"volume": self._shown(each), "status": _status(each, self.behaviour.condition)} for each in page]
         return build("ListVolumesResponse", entries=entries, next_token=token)
 
     def _ControllerGetVolume(self, request: Any) -> Any:  # noqa: N802
         volume = self._volume(request.volume_id)
-        return build("ControllerGetVolumeResponse", volume=self._shown(volume), status=_status(volume))
+        status = _status(volume, self.behaviour.condition)
+        return build("ControllerGetVolumeResponse", volume=self._shown(volume), status=status)
 
     def _page(self, items: Any, request: Any) -> tuple[list[Any], str | None]:
         if request.max_entries < 0:
@@ -490,5 +491,6 @@ def _modes(capabilities: Any) -> tuple[int, ...]:
     return tuple(each.access_mode.mode for each in capabilities)
 
 
-def _status(volume: FakeVolume) -> dict[str, Any]:
-    return {"published_node_ids": sorted(volume.published)}
+def _status(volume: FakeVolume, condition: str) -> dict[str, Any]:
+    wrong = {"abnormal": condition != "", "message": condition}
+    return {"published_node_ids": sorted(volume.published), "volume_condition": wrong}
