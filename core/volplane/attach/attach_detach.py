@@ -52,7 +52,7 @@ class AttachDetachState:
     unwanted: dict[str, float] = field(default_factory=dict)
     """Key of a pair -> loop time since which no pod wants the volume on the node, while it is attached."""
     last_in_use: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Name of a node that is gone -> what its kubelet used last."""
+    """Name of a node that is gone, with attachments -> what its kubelet used last."""
     creating: dict[str, str] = field(default_factory=dict)
     """Unique name of a volume for one node at a time -> key of the pair whose attachment is being created."""
     reports: dict[str, set[str]] = field(default_factory=dict)

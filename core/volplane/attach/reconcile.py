@@ -179,6 +179,8 @@ class AttachDetach:
 
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         present, cluster = new or old or VolumeAttachment(), self.state.cluster
+        if new is None and not cluster.attachments.by_index("node", present.spec.node_name):
+            self.state.last_in_use.pop(present.spec.node_name, None)
         # What its attacher records on it decides nothing.
         if _unchanged(old, new, lambda each: (each.terminating, each.status, each.annotation(names.NODE_UID))):
             return
@@ -196,10 +198,9 @@ class AttachDetach:
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         state, cluster, name = self.state, self.state.cluster, (new or old or Node()).name
-        if new is None:
+        state.last_in_use.pop(name, None)
+        if new is None and cluster.attachments.by_index("node", name):
             state.last_in_use[name] = frozenset(volumes_in_use(old or Node()))
-        else:
-            state.last_in_use.pop(name, None)
         facts = (is_managed, is_ready, out_of_service, has_reported)
         same = _unchanged(old, new, lambda node: [fact(node) for fact in facts])
         # These facts concern every volume on the node.

@@ -106,7 +106,7 @@ class Controller:
     decide: Decide
     """(key, what this pass read live) -> the next action."""
     explain: Decide | None = None
-    """The pure decision behind `decide`, where that keeps memory between passes."""
+    """The pure decision behind `decide`, where that keeps memory between passes: for people, and for followers."""
     explained: Literal["decided", "reason", ""] = "decided"
     """How explain shows it: the action that is decided now, the reason for which the key waits, or not at all."""
     topic: str = ""

@@ -94,9 +94,11 @@ class Runner:
     most_steps: int = 50
     """Of a pass. What needs more is never settled."""
     metrics: ControllerMetrics | None = None
+    pure: Decide | None = None
+    """What `decide` decides, without its memory; None = it has none."""
     follows: bool = field(init=False, default=False)
     """Another process works: decisions are made, so that all is known when this one leads, and no step is taken."""
-    unsettled: set[str] = field(init=False, default_factory=set)
+    unsettled: dict[str, None] = field(init=False, default_factory=dict)
     """Keys for which there was something to do, or to wait for, while it followed."""
     reasons: dict[str, str] = field(init=False, default_factory=dict)
     """Why each key waits, or what failed, in plain words; keys that are as they should be are absent."""
@@ -116,9 +118,13 @@ class Runner:
         `run`.
         """
         if self.predicate is not None and key not in self.queue.working and not self.predicate(key):
-            self.reasons.pop(key, None)
+            self._rest(key)
         else:
             self.queue.add_after(key, after)
+
+    def _rest(self, key: str) -> None:
+        self.reasons.pop(key, None)
+        self.unsettled.pop(key, None)
 
     async def run(self) -> None:
         """Work until `stop` (returns once the steps being taken are finished) or until cancelled."""
@@ -133,8 +139,9 @@ class Runner:
     def lead(self) -> None:
         """Take the steps that were left to another process."""
         self.follows = False
-        while self.unsettled:
-            self.enqueue(self.unsettled.pop())
+        for key in list(self.unsettled):
+            self.enqueue(key)
+        self.unsettled.clear()
 
     def stop(self) -> None:
         """Let each worker finish its current step, and no more."""
@@ -160,7 +167,7 @@ class Runner:
         """Make one pass, and queue the key again after one that failed."""
         self._failure_events.pop(key, None)
         try:
-            result = await self._reconcile(key)
+            result = self._follow(key) if self.follows else await self._reconcile(key)
             self.queue.forget(key)
         except errors.ApiConflict as error:
             result = "conflict"
@@ -200,6 +207,12 @@ class Runner:
         if self.metrics is not None:
             self.metrics.pass_ended(self.name, result)
 
+    def _follow(self, key: str) -> str:
+        self._rest(key)
+        if not isinstance((self.pure or self.decide)(key, LiveReads()), Settled):
+            self.unsettled[key] = None
+        return "followed"
+
     async def _reconcile(self, key: str) -> str:
         """Decide and take steps until nothing is left to do for now; return how the pass ended, for metrics."""
         reads = LiveReads()
@@ -209,11 +222,6 @@ class Runner:
         for _ in range(self.most_steps):
             if self.queue.closed:
                 return "stopped"
-            if self.follows:
-                self.queue.seen(key)
-                settled = isinstance(self.decide(key, reads), Settled)
-                (self.unsettled.discard if settled else self.unsettled.add)(key)
-                return "followed"
             if not self.may_begin():
                 # Another process may lead by now: what this one decides is no longer to be written.
                 self.reasons[key] = "the lease is over, or nearly"

@@ -138,6 +138,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         runners[each.queue] = queues[each.queue].runner = Runner(
             each.queue,
             each.decide,
+            pure=each.explain,
             kind=each.cache.kind,
             caches={**caches, **{watch.cache.kind.plural: watch.cache for watch in each.own}},
             client=client,
