@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from integration.node_cluster import Cluster, now
+from integration.node_cluster import SECONDS, Cluster, now
 from volplane.kube.client import Client
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
@@ -22,6 +22,6 @@ async def in_cluster(directory: Path, *, nodes: int = 1) -> AsyncIterator[Cluste
 
 
 async def no_files_left(cluster: Cluster) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SECONDS):
         while list((cluster.state / "pods").iterdir()):
             await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from integration.node_bodies import in_cluster, no_files_left
-from integration.node_cluster import Cluster, host_path, now, state_of, why_no_sandbox
+from integration.node_cluster import SECONDS, Cluster, host_path, now, state_of, why_no_sandbox
 from volplane.errors import ApiError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
@@ -104,7 +104,7 @@ async def test_the_scheduler_names_the_node_on_a_claim_that_waits_for_it(tmp_pat
             "nodeSelector": {"topology.kubernetes.io/zone": "dev-b"},
         }
         await cluster.run("user", "touch /data/file", **fields)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SECONDS):
             while (await cluster.client.get(CLAIMS, "default/data")).annotation(node) != "node-2":
                 await asyncio.sleep(0.01)
         await cluster.client.create(VOLUMES, volume_body("made", directory, "node-2", storageClassName="late"))
@@ -119,7 +119,7 @@ def lines_of(path: Path) -> int:
 
 async def written(path: Path, lines: int) -> None:
     """A container runs before its shell has done anything: wait until it has written so many lines."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(SECONDS):
         while lines_of(path) < lines:
             await asyncio.sleep(0.01)
 
@@ -187,7 +187,7 @@ def test_containers_die_with_an_agent_that_is_killed(tmp_path: Path) -> None:
         pid = agent.stdout.readline().strip()
         assert Path("/proc", pid).exists()
         agent.kill()
-    give_up = time.monotonic() + 5
+    give_up = time.monotonic() + SECONDS
     while Path("/proc", pid).exists() and time.monotonic() < give_up:
         time.sleep(0.01)
     assert not Path("/proc", pid).exists()
@@ -200,7 +200,7 @@ def test_containers_die_with_an_agent_that_is_killed(tmp_path: Path) -> None:
 NO_NAMESPACES = """
 import asyncio, sys
 from pathlib import Path
-from integration.node_cluster import Cluster, now
+from integration.node_cluster import SECONDS, Cluster, now
 from volplane_embedded.apiserver.server import ApiServer
 from volplane.kube.client import Client
 from volplane_embedded.inprocess import InProcessTransport
@@ -224,7 +224,7 @@ def test_where_no_namespaces_can_be_had_pods_fail_and_say_so(tmp_path: Path) -> 
     python = [sys.executable, "-c", NO_NAMESPACES, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])}
     command = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", *python]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert done.stdout.startswith("Failed SandboxUnavailable no sandbox can be had on this machine"), done.stderr
     assert "user.max_user_namespaces is 0" in done.stdout
     assert "Traceback" not in done.stderr
