@@ -366,7 +366,7 @@ async def test_a_stream_that_is_left_unread_leaves_a_connection_that_reads(tmp_p
     async with listening(serve) as url, transport_to(tmp_path, url) as transport:
         async with transport.stream(Request(path="/x", seconds=5.0)):
             await asyncio.sleep(0.05)
-        async with transport.stream(Request(path="/x", seconds=1.0)) as stream:
+        async with transport.stream(Request(path="/x", seconds=10.0)) as stream:
             assert [line async for line in stream] == [b"{}"]
 
 
@@ -387,10 +387,10 @@ async def test_requests_wait_neither_for_watches_nor_those_about_a_lease_for_oth
         for _ in range(9):
             await stack.enter_async_context(transport.stream(Request(path="/watch", seconds=5.0)))
         held = [asyncio.create_task(ask(transport, path="/held")) for _ in range(7)]
-        assert (await ask(transport, seconds=1.0)).status == 200
+        assert (await ask(transport, seconds=10.0)).status == 200
         held.append(asyncio.create_task(ask(transport, path="/held")))
         await asyncio.sleep(0.05)
-        assert (await transport.send(Request(path="/lease", seconds=1.0, urgent=True))).status == 200
+        assert (await transport.send(Request(path="/lease", seconds=10.0, urgent=True))).status == 200
         for task in held:
             task.cancel()
 
@@ -410,11 +410,11 @@ async def test_after_a_silent_failover_one_request_is_lost(tmp_path: Path, monke
 
     async with listening(forgotten) as url, transport_to(tmp_path, url) as transport:
         await asyncio.gather(*(ask(transport) for _ in range(20)))
-        await transport.send(Request(path="/lease", seconds=1.0, urgent=True))
+        await transport.send(Request(path="/lease", seconds=10.0, urgent=True))
         working.set()
         with pytest.raises(ApiUnavailable, match="had no answer"):
             await transport.send(Request(path="/lease", seconds=0.1, urgent=True))
-        answers = await asyncio.gather(*(ask(transport, "PATCH", seconds=1.0) for _ in range(20)))
+        answers = await asyncio.gather(*(ask(transport, "PATCH", seconds=10.0) for _ in range(20)))
         assert {answer.status for answer in answers} == {200}
 
 
