@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from simulation.planting import by_name, replace
-from volplane.attach import attach_detach, attacher, desired, operation, reconcile
+from volplane.attach import attach_detach, attacher, desired, operation
 from volplane.attach.operation import DetachOperation
 from volplane.kube.objects import VolumeAttachment
 from volplane.state.cluster_state import ClusterState
@@ -20,7 +20,7 @@ def take_every_registration_for_another_machine(stack: ExitStack) -> None:
 
 def believe_an_empty_list(stack: ExitStack) -> None:
     """Take the list of a kubelet that has just been started for what is in use."""
-    for module in (attach_detach, desired, reconcile):
+    for module in (attach_detach, desired):
         replace(stack, module, "has_reported", lambda _: True)
 
 
@@ -34,7 +34,7 @@ def know_a_volume_by_its_name(stack: ExitStack) -> None:
         return pair if known is None or (pair is not None and pair.volume == desired.unique_name(known)) else None
 
     replace(stack, ClusterState, "of_former_volume", lambda *_: False)
-    for module in (attach_detach, desired, reconcile):
+    for module in (attach_detach, desired):
         replace(stack, module, "pair_of_attachment", named)
 
 

@@ -9,11 +9,10 @@ ours. Source: pkg/controller/volume/attachdetach of Kubernetes, and kubernetes-c
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from volplane.attach.attach_detach import AttachDetachState, waiting_nodes
+from volplane.attach.attach_detach import AttachDetach, AttachDetachState, waiting_nodes
 from volplane.attach.attacher import decide_attachment, decide_csi_driver
 from volplane.attach.desired import NODE_INDEX, show_volumes, wanted_or_attached
 from volplane.attach.operation import AttacherHandlers, AttachOperation, DetachOperation
-from volplane.attach.reconcile import AttachDetach
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY

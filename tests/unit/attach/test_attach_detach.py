@@ -11,10 +11,16 @@ from msgspec.structs import replace
 from unit.attach.objects import CSI, FINALIZER, OTHER, PAIR, UNIQUE, attachment, bound, node, pod
 from unit.binding.objects import claim, volume
 from unit.deciding import disk, read, state_with
-from volplane.attach.attach_detach import DELETION_LASTS, AttachDetachState, Decision, decide_pair, waiting_nodes
+from volplane.attach.attach_detach import (
+    DELETION_LASTS,
+    AttachDetach,
+    AttachDetachState,
+    Decision,
+    decide_pair,
+    waiting_nodes,
+)
 from volplane.attach.attacher import decide_attachment, intent_of
 from volplane.attach.desired import Pair
-from volplane.attach.reconcile import AttachDetach
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.controller.metrics import Metrics
 from volplane.kube import names

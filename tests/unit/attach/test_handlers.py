@@ -9,10 +9,9 @@ from unit.attach.objects import CSI, PAIR, UNIQUE, attachment, bound, node, pod
 from unit.attach.test_attach_detach import IN_TREE, Keys, in_tree, newer, recorded_for
 from unit.binding.objects import volume
 from unit.deciding import state_with
-from volplane.attach.attach_detach import AttachDetachState
+from volplane.attach.attach_detach import AttachDetach, AttachDetachState
 from volplane.attach.desired import Pair
 from volplane.attach.operation import AttacherHandlers
-from volplane.attach.reconcile import AttachDetach
 from volplane.kube.objects import CsiDriver, CsiDriverSpec, KubeObject, Metadata, Node, VolumeAttachment
 from volplane.state.progress import UnrecordedAttachment
 
