@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from sortedcontainers import SortedList
@@ -34,13 +35,12 @@ from volplane.leaks.comparison import (
     Observations,
     SnapshotComparison,
     Verdict,
-    archives_of,
     assets_of,
     feed_live,
     paced,
-    snapshots_of,
+    pages_of,
 )
-from volplane.requests import Fence, FindRequest
+from volplane.requests import Fence, FindRequest, ListRequest, ListSnapshotsRequest
 from volplane.state.matching import reference_is
 
 INTERVAL = 600.0
@@ -157,8 +157,9 @@ class LeakCheck:
             async for asset in assets_of(driver, self._deps):
                 comparison.add_listed(asset)
         if driver.supports("list_snapshots"):
-            async for snapshot in snapshots_of(driver, self._deps):
-                snapshots.add_listed(snapshot)
+            async for page in pages_of(driver, self._deps, ListSnapshotsRequest):
+                for snapshot in page.snapshots:
+                    snapshots.add_listed(snapshot)
         ended = clock()
         self.compare_terms(name, comparison.terms)
         async for claim in paced(list(self._cluster.claims.values())):
@@ -191,7 +192,8 @@ class LeakCheck:
                 if view is None:
                     untold[name] = self._cluster.drivers.broken(name) or "it has not started yet"
                 elif view.info.archives:
-                    found += [(name, each) async for each in archives_of(view, self._deps)]
+                    async for page in pages_of(view, self._deps, partial(ListRequest, archives=True)):
+                        found += [(name, each) for each in page.archives]
             except VolplaneError as error:
                 untold[name] = str(error)
         return found, untold

@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from math import inf
 from posixpath import dirname, normpath
 from typing import Any, TypeVar
 
 from sortedcontainers import SortedList
 
-from volplane.assets import AssetPage, ListedArchive, ListedAsset, Ownership, Snapshot, SnapshotPage, VolumeSource
+from volplane.assets import AssetPage, ListedAsset, Ownership, Snapshot, SnapshotPage, VolumeSource
 from volplane.drivers.driver import DriverView
 from volplane.errors import ApiError, OutcomeUnknown, VolplaneError
 from volplane.intents.operation import OperationDeps
@@ -27,7 +27,7 @@ from volplane.kube.answers import Listing
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
-from volplane.requests import Fence, HookRequest, ListRequest, ListSnapshotsRequest
+from volplane.requests import Fence, HookRequest, ListRequest
 from volplane.snapshots.leaks import LED_TO_BY, MAY_LACK, ListedSnapshots
 from volplane.state.matching import capacity_of, whole_bytes
 from volplane.state.naming import csi_source, handle_in, volume_source
@@ -64,7 +64,7 @@ class Finding:
     driver: str
     handle: str
     """Of the asset; "" for a ghost that never had one."""
-    volume: str
+    volume: str = ""
     """Name of the volume; "" where there is none."""
     detail: str
     kind: str = "asset"
@@ -246,8 +246,8 @@ class SnapshotComparison(ListedSnapshots):
     def findings(self) -> Iterator[Finding]:
         for verdict, found in ((Verdict.ORPHAN, self.lost()), (Verdict.FOREIGN, self.foreign())):
             for each, why in found:
-                given = {"driver": self.driver, "handle": each.handle, "volume": "", "detail": why, "kind": "snapshot"}
-                yield Finding(verdict=verdict, listed=each, **given)
+                handle, kind = each.handle, "snapshot"
+                yield Finding(verdict=verdict, driver=self.driver, handle=handle, detail=why, kind=kind, listed=each)
 
 
 def note_term(terms: Terms, asset: ListedAsset) -> None:
@@ -304,68 +304,49 @@ class Observations:
     """When each finding was first seen without a break; a finding that vanishes and returns starts again."""
 
     grace: float = GRACE_SECONDS
-    _findings: dict[str, dict[Key, Finding]] = field(default_factory=dict)
-    """By driver, what its last check found."""
-    _first: dict[Key, float] = field(default_factory=dict)
+    _seen: dict[str, dict[Key, tuple[Finding, float]]] = field(default_factory=dict)
+    """By driver, what its last check found, each with the loop time of the listing that showed it first."""
     _began: dict[str, float] = field(default_factory=dict)
     """By driver, when the listing of its last check began."""
 
     def add(self, driver: str, findings: Iterable[Finding], *, began: float, ended: float) -> list[Finding]:
         """Add a complete check of one driver (loop times of its listing); return what the last one did not find."""
-        seen = {finding.key: finding for finding in findings}
-        for gone in self._findings.get(driver, {}).keys() - seen.keys():
-            del self._first[gone]
-        fresh = [finding for key, finding in seen.items() if key not in self._first]
-        self._first.update((finding.key, ended) for finding in fresh)
-        self._findings[driver], self._began[driver] = seen, began
-        return fresh
+        before, found = self._seen.get(driver, {}), {finding.key: finding for finding in findings}
+        self._seen[driver] = {key: (each, before[key][1] if key in before else ended) for key, each in found.items()}
+        self._began[driver] = began
+        return [finding for key, finding in found.items() if key not in before]
 
     def findings(self) -> list[Finding]:
         """Return the findings of the last check of each driver, in order of key."""
-        found = [finding for of_driver in self._findings.values() for finding in of_driver.values()]
+        found = (finding for of_driver in self._seen.values() for finding, _ in of_driver.values())
         return sorted(found, key=lambda finding: finding.key)
 
     def count(self, driver: str, verdict: Verdict) -> int:
-        """Return how many the last check of the driver found."""
-        return sum(finding.verdict is verdict for finding in self._findings.get(driver, {}).values())
+        return sum(finding.verdict is verdict for finding, _ in self._seen.get(driver, {}).values())
 
     def first_seen(self, finding: Finding) -> float:
         """Return the loop time since which every check found it."""
-        return self._first[finding.key]
+        return self._seen[finding.driver][finding.key][1]
 
     def confirmed(self, finding: Finding) -> bool:
         """Return whether two checks a grace apart, and every one between them, found it."""
-        first = self._first.get(finding.key)
-        return first is not None and self._began[finding.driver] - first >= self.grace
+        _, first = self._seen.get(finding.driver, {}).get(finding.key, (None, inf))
+        return self._began.get(finding.driver, 0.0) - first >= self.grace
 
     def settled(self, finding: Finding) -> None:
         """Drop a finding that has been repaired."""
-        self._findings.get(finding.driver, {}).pop(finding.key, None)
-        self._first.pop(finding.key, None)
+        self._seen.get(finding.driver, {}).pop(finding.key, None)
 
 
 async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:
     """Yield every asset in the driver's reach. After a BackendError or PluginError the list is incomplete."""
-    async for page in _pages(driver, deps, ListRequest):
+    async for page in pages_of(driver, deps, ListRequest):
         for asset in page.assets:
             yield asset
 
 
-async def archives_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedArchive]:
-    """Yield what the driver keeps of deleted volumes; as `assets_of`."""
-    async for page in _pages(driver, deps, partial(ListRequest, archives=True)):
-        for archive in page.archives:
-            yield archive
-
-
-async def snapshots_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[Snapshot]:
-    """Yield every snapshot that the driver has made; as `assets_of`."""
-    async for page in _pages(driver, deps, ListSnapshotsRequest):
-        for snapshot in page.snapshots:
-            yield snapshot
-
-
-async def _pages(driver: DriverView, deps: OperationDeps, ask: Callable[..., HookRequest[P]]) -> AsyncIterator[P]:
+async def pages_of(driver: DriverView, deps: OperationDeps, ask: Callable[..., HookRequest[P]]) -> AsyncIterator[P]:
+    """Yield the pages of a listing; as `assets_of`. ask: makes the request of (context=, page=)."""
     context = deps.context(driver)
     seen: set[str] = set()
     token: str | None = None

@@ -86,12 +86,11 @@ class LeakRepair:
         if agreed and agreed != digest_of((each.driver, each.handle) for each in orphans):
             raise VolplaneError("the orphans are not those that were shown any more: look at them again")
         confirmed = [each for each in orphans if agreed or seen.confirmed(each)]
-        asked: list[tuple[Run, Finding]] = []
-        for finding in confirmed:
-            if name := _object_of(finding):
-                run = Run(verb="fix", key=name, uid=finding.handle, driver=finding.driver, asset=name)
-                asked.append((run, finding))
-        self.one_shots.start(asked)
+        self.one_shots.start(
+            (Run(verb="fix", key=name, uid=each.handle, driver=each.driver, asset=name), each)
+            for each in confirmed
+            if (name := _object_of(each))
+        )
         return confirmed
 
     async def _delete(self, run: Run, finding: Finding) -> str:
