@@ -19,7 +19,7 @@ import typer
 from typer._completion_classes import completion_init
 
 from volplane.cli.controller_client import Access
-from volplane.cli.explain import KINDS, OBJECTS, WORDS
+from volplane.cli.explain import KINDS, SUBJECTS, WORDS
 from volplane.cli.main import application
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import NAMESPACES
@@ -50,8 +50,8 @@ def words(what: str, given: Mapping[str, Any]) -> Iterable[str]:
     if what == "context":
         return filter(None, context_namespaces(access.kubeconfig))
     word = str(given.get("kind") or "").lower()
-    named = what or next((each for each, known in KINDS.items() if word in known), "")
-    kind = NAMESPACES if what == "namespace" else OBJECTS.get(named)
+    known = KINDS.get(what or SUBJECTS.get(word, ""))
+    kind = NAMESPACES if what == "namespace" else known and known[0]
     if kind is None:
         return ()
     within = access.namespace(given.get("namespace") or "") if kind.namespaced else ""

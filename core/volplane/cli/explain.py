@@ -9,6 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -40,27 +41,23 @@ from volplane.process.process import Options, read_control_plane
 from volplane.snapshots.groups_objects import GROUPS
 from volplane.ui.waiting import Reasons, waits_of_claim, waits_of_volume
 
-KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "claim": ("pvc", "pvcs", "claim", "claims", "persistentvolumeclaim", "persistentvolumeclaims"),
-    "volume": ("pv", "pvs", "volume", "volumes", "persistentvolume", "persistentvolumes"),
-    "class": ("sc", "class", "classes", "storageclass", "storageclasses"),
-    "pod": ("po", "pod", "pods"),
-    "snapshot": ("vs", "snapshot", "snapshots", "volumesnapshot", "volumesnapshots"),
-    "group": ("vgs", "group", "groups", "volumegroupsnapshot", "volumegroupsnapshots"),
-    "attachment": ("va", "attachment", "attachments", "volumeattachment", "volumeattachments"),
+KINDS: Final[Mapping[str, tuple[Kind[Any], tuple[str, ...]]]] = {
+    "claim": (CLAIMS, ("pvc", "pvcs", "claims")),
+    "volume": (VOLUMES, ("pv", "pvs", "volumes")),
+    "class": (STORAGE_CLASSES, ("sc", "classes")),
+    "pod": (PODS, ("po",)),
+    "snapshot": (VOLUME_SNAPSHOTS, ("vs", "snapshots")),
+    "group": (GROUPS, ("vgs", "groups")),
+    "attachment": (ATTACHMENTS, ("va", "attachments")),
 }
-"""Kind to its names on the command line, as kubectl knows them."""
-OBJECTS: Final[Mapping[str, Kind[Any]]] = {
-    "claim": CLAIMS,
-    "volume": VOLUMES,
-    "class": STORAGE_CLASSES,
-    "pod": PODS,
-    "snapshot": VOLUME_SNAPSHOTS,
-    "group": GROUPS,
-    "attachment": ATTACHMENTS,
+"""What is explained, and what it is called beside that, the name of its kind and the plural."""
+SUBJECTS: Final = {
+    word: subject
+    for subject, (kind, words) in KINDS.items()
+    for word in (subject, *words, kind.kind.lower(), kind.plural)
 }
+"""Name on the command line -> what is explained."""
 WORDS: Final = ("class", "pod", "pv", "pvc", "volumeattachment", "volumegroupsnapshot", "volumesnapshot")
-NAMESPACED: Final = frozenset({"claim", "pod", "snapshot", "group"})
 MOST_ROWS: Final = 50
 Detailed = Annotated[bool, Option("--verbose", "-v", help="Also show by which names logs have it.", show_default=False)]
 PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
@@ -95,12 +92,10 @@ def explain(
     are. Exit code 1 if there is no such object.
     """
     subject, key = _subject(kind, name, namespace, access)
-    options = Options(controllers=parse_controllers(controllers), namespace=access.system_namespace)
-    asker = Asker(access, read_configuration(config), options)
     console = Console()
     explanations, _ = asyncio.run(
         shown_again(
-            lambda: asker.explain(subject, key),
+            lambda: explained(access, subject, key, config, controllers),
             lambda found: _show(console, output, *found, verbose=verbose),
             part=lambda found: found[0],
             again=watch,
@@ -139,15 +134,15 @@ def _subject(kind: str, name: str, of: str, access: Access) -> tuple[str, str]:
         kind, _, name = kind.partition("/")
     if not name:
         raise typer.BadParameter("which one? as in `volplane explain pvc default/data` or `volplane explain pvc/data`")
-    known = {word: subject for subject, words in KINDS.items() for word in words}
-    subject = known.get(kind.lower())
+    subject = SUBJECTS.get(kind.lower())
     if subject is None:
         text = f'"{kind}" cannot be explained{nearest(kind, WORDS)}; as in `volplane explain pvc default/data`'
         raise ConfigurationError(text)
-    if name.count("/") > (subject in NAMESPACED) or "" in name.split("/"):
-        wanted = "NAMESPACE/NAME" if subject in NAMESPACED else "NAME"
+    namespaced = KINDS[subject][0].namespaced
+    if name.count("/") > namespaced or "" in name.split("/"):
+        wanted = "NAMESPACE/NAME" if namespaced else "NAME"
         raise ConfigurationError(f'{kind} "{name}" must be {wanted}, as in `volplane explain pvc default/data`')
-    if subject not in NAMESPACED:
+    if not namespaced:
         return subject, name
     within, slash, _ = name.partition("/")
     if slash and of and of != within:
@@ -155,47 +150,50 @@ def _subject(kind: str, name: str, of: str, access: Access) -> tuple[str, str]:
     return subject, name if slash else f"{access.namespace(of)}/{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """Asks for explanations: the controller that leads, or this process where it does not answer."""
+async def explained(
+    access: Access, subject: str, key: str, config: Path | None = None, controllers: str = DEFAULT_CONTROLLERS
+) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
+    """Return explanations, of a pod also those of its claims, and notes on how far they can be trusted.
 
-    access: Access
-    configuration: Configuration
-    options: Options
+    The controller that leads is asked; where it does not answer, this process decides as one with this configuration
+    file and these controllers would.
+    """
+    configuration = read_configuration(config)
+    options = Options(controllers=parse_controllers(controllers), namespace=access.system_namespace)
+    if subject not in ("attachment", "pod"):
+        return await _decided(access, subject, [key], configuration, options)
+    async with access.cluster() as (client, _):
+        if subject == "attachment":
+            attachment = await client.find(ATTACHMENTS, key)
+            situation = (f"there is no attachment {key}",)
+            missing = Explanation(kind="attachment", name=key, found=False, situation=situation)
+            return [asdict(explain_attachment(attachment) if attachment is not None else missing)], ()
+        pod, claims, doubts = await read_pod(client, key)
+    explanations, notes = await _decided(access, "claim", claims, configuration, options) if claims else ([], ())
+    itself = [] if pod is None else [asdict(pod)]
+    return [*itself, *explanations], (*doubts, *notes)
 
-    async def explain(self, subject: str, key: str) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
-        """Return explanations, and notes on how far they can be trusted. Of a pod also those of its claims."""
-        if subject not in ("attachment", "pod"):
-            return await self._decided(subject, [key])
-        async with self.access.cluster() as (client, _):
-            if subject == "attachment":
-                attachment = await client.find(ATTACHMENTS, key)
-                situation = (f"there is no attachment {key}",)
-                missing = Explanation(kind="attachment", name=key, found=False, situation=situation)
-                return [asdict(explain_attachment(attachment) if attachment is not None else missing)], ()
-            pod = await read_pod(client, key)
-        explanations, notes = await self._decided("claim", pod.claims) if pod.claims else ([], ())
-        itself = [] if pod.explanation is None else [asdict(pod.explanation)]
-        return [*itself, *explanations], (*pod.doubts, *notes)
 
-    async def _decided(self, subject: str, keys: Sequence[str]) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
+async def _decided(
+    access: Access, subject: str, keys: Sequence[str], configuration: Configuration, options: Options
+) -> tuple[list[Mapping[str, Any]], Sequence[str]]:
+    try:
+        async with access.leader() as leader:
+            answers = [await leader.ask("/explain", {subject: key}) for key in keys]
+            return answers, leader.said()
+    except LeaderSilent as silent:
+        # Decide as one would that has just started, and say what that lacks.
+        decided = "this is what a controller that starts now with these options would decide"
+        why = str(silent)
+    async with access.cluster() as (client, _):
         try:
-            async with self.access.leader() as leader:
-                answers = [await leader.ask("/explain", {subject: key}) for key in keys]
-                return answers, leader.said()
-        except LeaderSilent as silent:
-            # Decide as one would that has just started, and say what that lacks.
-            decided = "this is what a controller that starts now with these options would decide"
-            why = str(silent)
-        async with self.access.cluster() as (client, _):
-            try:
-                plane, doubts = await read_control_plane(client, self.configuration, self.options)
-            except ApiForbidden as error:
-                seen = [await explained_by_events(client, subject, OBJECTS[subject], key) for key in keys]
-                doubts = f"{why}: this is what the cluster shows you", f"more takes more rights: {error}"
-                return [asdict(each) for each in seen], doubts
-            note = f"{why}: {decided}; what was tried is not known"
-            return [asdict(plane.explain(subject, key)) for key in keys], (note, *doubts)
+            plane, doubts = await read_control_plane(client, configuration, options)
+        except ApiForbidden as error:
+            seen = [await explained_by_events(client, subject, KINDS[subject][0], key) for key in keys]
+            doubts = f"{why}: this is what the cluster shows you", f"more takes more rights: {error}"
+            return [asdict(each) for each in seen], doubts
+        note = f"{why}: {decided}; what was tried is not known"
+        return [asdict(plane.explain(subject, key)) for key in keys], (note, *doubts)
 
 
 @reaching

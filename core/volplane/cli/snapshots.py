@@ -421,11 +421,7 @@ async def bound(client: Client, key: str, seconds: float) -> bool:
 
 async def _reasons(key: str, access: Access) -> list[str]:
     """Return what `volplane explain` says about the claim."""
-    from volplane.cli.explain import Asker  # noqa: PLC0415 - start-up time
-    from volplane.controller.config import read_configuration  # noqa: PLC0415
-    from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers  # noqa: PLC0415
-    from volplane.process.process import Options  # noqa: PLC0415
+    from volplane.cli.explain import explained  # noqa: PLC0415 - start-up time
 
-    options = Options(controllers=parse_controllers(DEFAULT_CONTROLLERS))
-    explanations, notes = await Asker(access, read_configuration(None), options).explain("claim", key)
+    explanations, notes = await explained(access, "claim", key)
     return [text for each in explanations for part in ("situation", "next") for text in each[part]] + list(notes)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from volplane.attach import desired
@@ -38,32 +37,21 @@ from volplane.state.cluster_state import (
 from volplane.state.records import Sealer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodExplanation:
-    """The explanation of a pod, and the claims to explain after it."""
+async def read_pod(client: Client, key: str) -> tuple[Explanation | None, Sequence[str], Sequence[str]]:
+    """Explain the pod `namespace/name`; return with that the keys of its claims, which are to be explained after it.
 
-    explanation: Explanation | None
-    """None if a read that it needs is forbidden."""
-    claims: Sequence[str] = ()
-    """Keys of the pod's claims."""
-    doubts: Sequence[str] = ()
-    """Why there is no explanation."""
-
-
-async def read_pod(client: Client, key: str) -> PodExplanation:
-    """Explain the pod `namespace/name`. Raises ApiError."""
+    The explanation is None if a read that it needs is forbidden, and the last value says so. Raises ApiError.
+    """
     pod = await client.find(PODS, key)
     claims = claims_of_pod(pod) if pod is not None else []
     if pod is None or not claims:
         why = f"there is no pod {key}" if pod is None else f"pod {key} uses no claim"
-        missing = Explanation(kind="pod", name=key, found=pod is not None, situation=(why,))
-        return PodExplanation(explanation=missing)
+        return Explanation(kind="pod", name=key, found=pod is not None, situation=(why,)), (), ()
     try:
         cluster, warnings = await _state_around(client, pod, claims), await _warnings(client, pod)
     except ApiForbidden as error:
-        doubt = f"what keeps the pod itself from running is not told: {error.message}"
-        return PodExplanation(explanation=None, claims=claims, doubts=(doubt,))
-    return PodExplanation(explanation=explain_pod(pod, cluster, warnings), claims=claims)
+        return None, claims, (f"what keeps the pod itself from running is not told: {error.message}",)
+    return explain_pod(pod, cluster, warnings), claims, ()
 
 
 async def _state_around(client: Client, pod: Pod, claims: Sequence[str]) -> ClusterState:
