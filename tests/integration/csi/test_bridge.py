@@ -34,11 +34,19 @@ from volplane import (
 )
 from volplane.csi import flights
 from volplane.csi.codes import CsiError
+from volplane.csi.contract import SERVICES
+from volplane.csi.wire import message
 from volplane_testing.conformance import Subject
 from volplane_testing.memory import ZONE, MemoryBackend
 from volplane_testing.memory_storage import MemoryStorage
 
 UID = "0b5cd3f4-7f0c-4d5e-9b3b-6f1f6d1c2a11"
+WITH_SECRETS = {
+    each
+    for methods in SERVICES.values()
+    for each in methods
+    if "secrets" in message(f"{each}Request").DESCRIPTOR.fields_by_name
+}
 
 
 def subject(kind: Callable[..., MemoryBackend] = MemoryBackend, **storage: Any) -> Subject:
@@ -252,6 +260,49 @@ async def test_an_accident_of_the_backend_is_no_end_and_shows_nothing(caplog: py
         text = await csi.refused("ABORTED", "CreateVolume", **csi.demand("pvc-1", secrets={"token": "hunter2"}))
         assert "RuntimeError" in text
         assert "hunter2" not in text + caplog.text
+
+
+async def test_no_call_shows_its_secrets_whatever_becomes_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Tells(MemoryBackend):
+        """Has all that it knows in its errors."""
+
+        @hookimpl
+        def delete(self, request: DeleteRequest) -> Done | InProgress:
+            raise BackendError(f"cannot do it: {request!r}")
+
+    secret = {"password": "hunter2"}
+    with caplog.at_level(logging.DEBUG):
+        async with bridged(subject(Tells)) as csi:
+            volume = await csi.create(secrets=secret)
+            assert "hunter2" not in str(volume)
+            with_secrets = [each for each in csi.dispatch.methods if each in WITH_SECRETS]
+            assert len(with_secrets) >= 10
+            for method in with_secrets:
+                known = {"volume_id": volume.volume_id, "name": "a", "snapshot_id": "b", "node_id": "n"}
+                fields = message(f"{method}Request").DESCRIPTOR.fields_by_name
+                given = {key: value for key, value in known.items() if key in fields}
+                try:
+                    answer = str(await csi.call(method, secrets=secret, **given))
+                except CsiError as error:
+                    answer = str(error)
+                assert "hunter2" not in answer + caplog.text, method
+
+
+async def test_a_probe_asks_no_storage() -> None:
+    """Kubelets and sidecars probe often; a storage that hangs must not have the bridge killed."""
+    asked: list[object] = []
+
+    class Counts(MemoryBackend):
+        @hookimpl
+        def probe(self, request: Any) -> Done:
+            asked.append(request)
+            return Done()
+
+    async with bridged(subject(Counts)) as csi:
+        for _ in range(100):
+            assert (await csi.call("Probe")).ready.value
+            await asyncio.sleep(0.1)
+        assert len(asked) <= 1
 
 
 async def test_an_accident_of_the_bridge_is_no_end_and_shows_nothing(
