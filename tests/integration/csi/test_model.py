@@ -323,3 +323,48 @@ async def test_the_model_sees_a_bug(bug: Callable[[pytest.MonkeyPatch], None], s
         bug(patch)
         with pytest.raises(ViolationError):
             await judged("memory", seed)
+
+
+# --- two bridges --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param(each, marks=pytest.mark.soak if each in CLOUDS else ()) for each in BACKENDS]
+)
+async def test_two_bridges_at_once_make_and_delete_each_volume_once(backend: str) -> None:
+    """As during an update, with another socket: no lock keeps them apart, the names and marks on the storage do."""
+
+    async def create(csi: Caller, name: str, units: int) -> str:
+        for _ in range(100):
+            size = {"required_bytes": units * csi.subject.capacity_bytes}
+            try:
+                answer = await csi.call("CreateVolume", **csi.demand(name, capacity_range=size), seconds=30.0)
+            except CsiError as error:
+                if error.code not in ("ABORTED", "UNAVAILABLE"):
+                    return error.code
+                await asyncio.sleep(1.0)
+            else:
+                return str(answer.volume.volume_id)
+        return "ABORTED"
+
+    async def gone(csi: Caller, id_: str) -> None:
+        for _ in range(100):
+            with suppress(CsiError):
+                await csi.call("DeleteVolume", volume_id=id_, seconds=30.0)
+                return
+            await asyncio.sleep(1.0)
+        raise AssertionError(id_)
+
+    with opened(BACKENDS[backend]) as subject:
+        async with bridged(subject, latency=lambda *_call: (0.1, 0.1)) as one, bridged(subject) as other:
+            names = [f"pvc-{number}" for number in range(8)]
+            both = [(csi, name) for name in names for csi in (one, other)]
+            ids = await asyncio.gather(*(create(csi, name, 1) for csi, name in both))
+            assert ids[::2] == ids[1::2]
+            assert len({*ids}) == len(names)
+            racing = await asyncio.gather(*(create(csi, "pvc-race", 1 + (csi is other)) for csi in (one, other)))
+            made = [each for each in racing if each not in ("ALREADY_EXISTS", "ABORTED")]
+            assert len(made) == 1, racing
+            assert sorted(await other.ids()) == sorted({*ids, *made})
+            await asyncio.gather(*(gone(csi, id_) for id_ in {*ids, *made} for csi in (one, other)))
+            assert await one.ids() == []
