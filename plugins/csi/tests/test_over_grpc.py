@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from socket import AF_UNIX
+from socket import socket as Socket  # noqa: N812 - a fixture has its name
 from typing import Any
 
 import grpc
@@ -19,7 +21,7 @@ from volplane.csi.client import CallError, SocketChannel, ask
 from volplane.csi.wire import build
 from volplane.drivers.parameters import driver_options
 from volplane_csi import CsiBackend
-from volplane_csi.testing import served
+from volplane_csi.testing import FakeVolume, served
 from volplane_testing.cloud import FaultKind
 
 LONG = 30.0
@@ -86,6 +88,39 @@ def test_a_driver_that_hangs_holds_nobody_for_longer_than_a_call_may_take(world:
         assert ask(channel, "GetPluginInfo", build("GetPluginInfoRequest"), LONG).name == "fake.csi.example.com"
         hangs.set()
         channel.close()
+
+
+def test_a_driver_that_is_killed_at_work_may_have_done_it(socket: Path) -> None:
+    """As after a SIGKILL its connection is closed once the whole request has come."""
+    request, ended = build("DeleteVolumeRequest", volume_id="the-volume"), threading.Event()
+
+    def work(listener: Socket) -> None:
+        connection, _ = listener.accept()
+        connection.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # the SETTINGS with which a server begins
+        seen = b""
+        while b"the-volume" not in seen:
+            seen += connection.recv(65_536)
+        connection.close()
+        listener.close()
+        ended.set()
+
+    listener = Socket(AF_UNIX)
+    listener.bind(str(socket))
+    listener.listen()
+    threading.Thread(target=work, args=(listener,), daemon=True).start()
+    channel = SocketChannel(socket)
+    with pytest.raises(CallError) as error:
+        ask(channel, "DeleteVolume", request, LONG)
+    assert ended.wait(LONG)
+    assert (error.value.code, error.value.sent) == ("UNAVAILABLE", True)
+    channel.close()
+
+
+def test_a_list_that_is_larger_than_messages_usually_are_is_read(connected: Any) -> None:
+    many = {f"{number:01000}": FakeVolume(f"{number:01000}", f"{number}", 1, b"") for number in range(5500)}
+    connected.fake.behave(page=10_000)
+    connected.fake.volumes.update(many)
+    assert {each.handle for each in connected.listed()} == {*many}
 
 
 def answering(socket: Path, content: bytes) -> Any:
