@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from volplane_csi import CsiBackend
 from volplane_csi.testing import ALL_CAPABILITIES, Behaviour, FakeDriver, InProcess
 from volplane_testing import Cluster
@@ -113,3 +115,41 @@ async def test_a_group_is_cut_once_restored_and_goes_though_answers_are_lost() -
         await wait(cluster, lambda: not fake.snapshots and not api.all("volumesnapshots"))
         await wait(cluster, lambda: not api.all("volumegroupsnapshotcontents"))
         assert len(fake.volumes) == 3
+
+
+async def test_a_sidecar_that_works_beside_it_by_mistake_keeps_what_it_has_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One without a Lease cannot be kept away. Both ask the driver for one name, so both have one volume."""
+    fake = FakeDriver(Behaviour(), clock=now)
+    stock = "external-provisioner.volume.kubernetes.io/finalizer"
+    async with Cluster(driver_of(fake)) as cluster:
+        api, create = cluster.api, fake._CreateVolume
+
+        def faster(request: Any) -> Any:
+            answer = create(request)
+            reference = {"kind": "PersistentVolumeClaim", "namespace": "default", "name": "data"}
+            spec = {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "fast",
+                "persistentVolumeReclaimPolicy": "Delete",
+                "claimRef": {**reference, "uid": request.name.removeprefix("pvc-")},
+                "csi": {"driver": DRIVER, "volumeHandle": answer.volume.volume_id},
+            }
+            marks = {"annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}, "finalizers": [stock]}
+            api.create("persistentvolumes", {"metadata": {"name": request.name, **marks}, "spec": spec})
+            return answer
+
+        monkeypatch.setattr(fake, "_CreateVolume", faster)
+        await cluster.create_class("fast")
+        claim = await cluster.create_claim("data", storage_class="fast")
+        await cluster.wait_bound(claim)
+        await cluster.advance(3000)
+        assert len(fake.volumes) == 1
+        assert fake.calls["DeleteVolume"] == 0
+        await cluster.delete_claim(claim)
+        await cluster.advance(3000)
+        [volume] = api.all("persistentvolumes")
+        assert (volume["status"]["phase"], len(fake.volumes)) == ("Released", 1)
+        assert stock in volume["metadata"]["finalizers"]
