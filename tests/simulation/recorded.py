@@ -168,6 +168,12 @@ CAUGHT_GROUPS: Mapping[str, tuple[int, str]] = {
 }
 """Planted bug of groups -> a seed of the scenario `groups` that shows it, and the invariant that breaks."""
 
+CAUGHT_FOLLOWED: Mapping[str, tuple[int, str]] = {
+    "leave_what_was_left": (0, "no-stuck-finalizer"),
+    "believe_what_was_followed": (4, "bound-stays-bound"),
+}
+"""Planted bug of followers -> a seed of the scenario `followed` that shows it, and the invariant that breaks."""
+
 ALL_CAUGHT = (
     CAUGHT,
     CAUGHT_ATTACHING,
@@ -183,6 +189,7 @@ ALL_CAUGHT = (
     CAUGHT_TRASH,
     CAUGHT_SNAPSHOTS,
     CAUGHT_GROUPS,
+    CAUGHT_FOLLOWED,
 )
 """All tables above, in the order of docs/design/simulation.md."""
 

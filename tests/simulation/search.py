@@ -15,6 +15,7 @@ from simulation.attach_plants import ATTACH_PLANTS
 from simulation.change_plants import CHANGE_PLANTS
 from simulation.damage_plants import DAMAGE_PLANTS, TWIN_PLANTS
 from simulation.distributed_plants import DISTRIBUTED_PLANTS
+from simulation.follower_plants import FOLLOWER_PLANTS
 from simulation.group_plants import GROUP_PLANTS
 from simulation.installation_plants import INSTALLATION_PLANTS
 from simulation.partition_plants import PARTITION_PLANTS
@@ -42,6 +43,7 @@ ALONE = {
     **TRASH_PLANTS,
     **SNAPSHOT_PLANTS,
     **GROUP_PLANTS,
+    **FOLLOWER_PLANTS,
 }
 ALL = {**PLANTS, **OF_ATTACHMENTS, **ALONE, **DISTRIBUTED_PLANTS}
 SCENARIO = {
@@ -56,6 +58,7 @@ SCENARIO = {
     **dict.fromkeys(TRASH_PLANTS, "trash"),
     **dict.fromkeys(SNAPSHOT_PLANTS, "snapshots"),
     **dict.fromkeys(GROUP_PLANTS, "groups"),
+    **dict.fromkeys(FOLLOWER_PLANTS, "followed"),
 }
 """Of a plant for which the seed does not choose the scenario."""
 

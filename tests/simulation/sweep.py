@@ -42,6 +42,7 @@ PLANTED: Mapping[str, tuple[int, str]] = {
     **recorded.CAUGHT_TRASH,
     **recorded.CAUGHT_SNAPSHOTS,
     **recorded.CAUGHT_GROUPS,
+    **recorded.CAUGHT_FOLLOWED,
     **ON_NODES,
 }
 """Planted bug -> its seed, and the invariant that breaks."""

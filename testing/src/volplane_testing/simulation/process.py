@@ -155,12 +155,16 @@ class Process:
         self._executor = TimedExecutor(parts.latency, parts.rules)
         self._loaded = LoadedDrivers(drivers=tuple(parts.drivers), limits=limits)
         self.plane: ControlPlane | None = None
+        self._leads = asyncio.Event()
+        """Set unless it follows another one."""
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Run in a task of its own; all tasks of the process descend from it."""
+    def start(self, *, follows: bool = False) -> None:
+        """Run in a task of its own; all tasks of the process descend from it. follows: it waits for `lead`."""
+        if not follows:
+            self._leads.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), context=self._context())
 
     def _context(self) -> contextvars.Context:
@@ -180,9 +184,14 @@ class Process:
             for task in loop.tasks_of(self.name):
                 task.cancel()
 
+    def lead(self, leadership: Leadership) -> None:
+        """Begin the term for which it has kept its caches warm."""
+        self.leadership = self._rules.leaderships[self.name] = leadership
+        self._leads.set()
+
     def lead_again(self, leadership: Leadership) -> None:
         """Make it the leader of a new term."""
-        self.leadership = self._rules.leaderships[self.name] = leadership
+        self.lead(leadership)
         if self.plane is not None:
             self._looking = asyncio.get_running_loop().create_task(self.plane.resync(), context=self._context())
 
@@ -268,11 +277,26 @@ class Process:
             self._safety.promises.believed[self.name] = plane.state.volumes.get
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(run_plane(plane, started), name="plane")
+            if self._leads.is_set():
+                group.create_task(run_plane(plane, started), name="plane")
+            else:
+                group.create_task(self._follow(plane, started), name="plane")
+                await self._leads.wait()
             group.create_task(plane.leak_check.run(), name="leak check")
             if plane.attachments is not None:
                 group.create_task(plane.attachments.run(), name="attachments")
             group.create_task(self.network.credentials.keep(), name="credentials")
+
+    async def _follow(self, plane: ControlPlane, started: Callable[[], None]) -> None:
+        """Fill the caches and take no step until it leads; then run the drivers, too."""
+        self.plane = plane
+        plane.follow()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(plane.run(), name="controllers")
+            await self._leads.wait()
+            started()
+            plane.lead()
+            group.create_task(plane.drivers.keep(), name="drivers")
 
     def _saves(self, volume: Mapping[str, Any]) -> None:
         self._safety.saving(volume, self.plane.state.claims.get if self.plane is not None else lambda _key: None)

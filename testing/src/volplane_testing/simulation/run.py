@@ -23,6 +23,7 @@ from volplane_testing.simulation.attaching_nodes import AttachingNodes, Simulate
 from volplane_testing.simulation.changes import Changes
 from volplane_testing.simulation.election import RENEWAL, Election, Stops
 from volplane_testing.simulation.external_backends import Judged
+from volplane_testing.simulation.followers import Followers
 from volplane_testing.simulation.hooks import FaultInjector, latency_of
 from volplane_testing.simulation.installations import SecondInstallation
 from volplane_testing.simulation.interruptions import Interruptions
@@ -174,12 +175,12 @@ class _Simulation:
             self._process_actions = {**self._process_actions, **{each: getattr(self._nodes, each) for each in troubles}}
         self._changes = Changes(run_context, self._storages.simulated)
         self._second = SecondInstallation(run_context, make=self._make_process)
-        others = (Interruptions(run_context).actions, Twins(run_context).actions, self._second.actions)
-        tenant = Tenant(run_context, self._actors.hidden)
-        self._kept = KeptVolumes(run_context)
-        self._snapshots = Snapshots(run_context, self._storages.simulated)
+        self._followers = Followers(run_context, make=self._make_numbered)
+        people = (Interruptions(run_context), Twins(run_context), Tenant(run_context, self._actors.hidden))
+        others = [each.actions for each in (*people, self._second, self._followers)]
+        self._kept, self._snapshots = KeptVolumes(run_context), Snapshots(run_context, self._storages.simulated)
         self._liveness.holds = self._snapshots.holds
-        for each in (self._changes.actions, *others, tenant.actions, self._kept.actions, self._snapshots.actions):
+        for each in (self._changes.actions, *others, self._kept.actions, self._snapshots.actions):
             self._process_actions = {**self._process_actions, **each}
         self._changes.prepare()
         self._reused: NamesUsedAgain | None = None
@@ -216,6 +217,7 @@ class _Simulation:
     async def _end(self) -> None:
         for process in filter(None, [*self._living, self._second.process]):
             process.kill()
+        self._followers.end()
         for task in self._tasks:
             task.cancel()
         self._server.close()
@@ -248,15 +250,23 @@ class _Simulation:
     # --- processes ----------------------------------------------------------------------------------------------
 
     def _start_process(self) -> None:
-        self._started += 1
-        name = f"p{self._started}"
-        process = self._make_process(name, self._election.take(name), FIRST)
-        self._trace.note(name, "starts")
+        warm, lag = self._followers.take() or (None, 0.0)
+        name = warm.name if warm is not None else f"p{self._started + 1}"
+        leadership = self._election.take(name)
+        process = warm or self._make_numbered(leadership, FIRST)
+        self._trace.note(name, "starts" if warm is None else "leads, as it has followed")
         self._safety.started += 1
         self._living.append(process)
-        self._safety.informed = self._loop.time() + CAUGHT_UP + self._schedule.network.lag
+        self._safety.informed = self._loop.time() + CAUGHT_UP + max(lag, self._schedule.network.lag)
         self._safety.overlap = self._overlap()
-        process.start()
+        if warm is None:
+            process.start()
+        else:
+            process.lead(leadership)
+
+    def _make_numbered(self, leadership: Leadership, installation: Installation) -> Process:
+        self._started += 1
+        return self._make_process(f"p{self._started}", leadership, installation)
 
     def _overlap(self) -> bool:
         return len(self._living) > 1 or self._second.process is not None

@@ -43,7 +43,8 @@ class Scenario:
     restored under their names or attached twice, and nodes that are registered again. hostile: claims whose tenant
     writes all that may be written; hooks are cancelled, too. trash: claims for whose kept volumes
     somebody asks. snapshots: claims of which snapshots are cut. scheduled: runs in which claims have schedules, too.
-    groups: groups of snapshots, of claims with a label.
+    groups: groups of snapshots, of claims with a label. followers: runs in which a process leads whose caches are warm
+    and lag.
     alone: only the name of the scenario chooses it.
     """
 
@@ -81,6 +82,7 @@ class Scenario:
     snapshots: float = 0.0
     scheduled: float = 0.0
     groups: float = 0.0
+    followers: float = 0.0
     alone: bool = False
 
 
@@ -298,6 +300,27 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         forced=0.0,
         grown=0.0,
         lags=(0.0, 0.5, 5.0),
+    ),
+    "followed": Scenario(
+        alone=True,
+        followers=1.0,
+        leaders=0.0,
+        stops=0.0,
+        parted=0.1,
+        claims=(3, 6),
+        incarnations=(1, 3),
+        tenants=0.2,
+        forced=0.1,
+    ),
+    "followed-attach": Scenario(
+        alone=True,
+        followers=1.0,
+        attaches=True,
+        leaders=0.0,
+        stops=0.0,
+        claims=(2, 4),
+        static=(0, 0),
+        classes=("fast", "fast", "keep"),
     ),
     "attach": Scenario(
         alone=True,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from volplane_testing.simulation.backends import BackendTraits
 from volplane_testing.simulation.changes import write_changes
 from volplane_testing.simulation.election import write_damage, write_late_attach, write_partitions
+from volplane_testing.simulation.followers import write_followers
 from volplane_testing.simulation.grouped_snapshots import write_groups
 from volplane_testing.simulation.hooks import HookFaults
 from volplane_testing.simulation.installations import write_installations
@@ -112,6 +113,7 @@ class _Writer:
         write_snapshots(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.snapshots, end)
         write_schedules(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.scheduled, end)
         write_groups(self._do, f"{self._seed} {self._name}", self._claims, self._scenario.groups, end)
+        write_followers(self._do, f"{self._seed} {self._name}", self._scenario.followers, end)
         without_bookmarks = self._write_server(end)
         self._write_leases(end, stops=stops)
         write_proxies(self._do, f"{self._seed} {self._name}", end)
