@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from simulation.planting import by_name, replace
-from volplane import protection
 from volplane.binding import decide as binding
 from volplane.intents.operation import DiscardOperation, OperationDeps
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
-from volplane.protection.finalizers import LiveList, LivePods
+from volplane.protection import finalizers
+from volplane.protection.finalizers import LiveList, Protection
 from volplane.provision import operation
 from volplane.reclaim import recycle
 from volplane.reclaim.recycle import Scrub
@@ -54,15 +54,15 @@ def adopt_any_scrub_pod(stack: ExitStack) -> None:
 def believe_the_cache_about_pods(stack: ExitStack) -> None:
     """Let a claim go because no pod in the cache uses it."""
 
-    def proof(self: LivePods, claim: Claim) -> LiveList:
+    def proof(self: Protection, claim: Claim) -> LiveList:
         return self.lists.setdefault(claim.namespace, LiveList(0.0, [], []))
 
-    replace(stack, LivePods, "serving", proof)
+    replace(stack, Protection, "_serving", proof)
 
 
 def break_promises(stack: ExitStack) -> None:
     """Let a claim go before the volume that was reserved for it is taken back."""
-    replace(stack, protection, "is_promised", lambda *_, **_named: False)
+    replace(stack, finalizers, "is_promised", lambda *_, **_named: False)
 
 
 def scrub_what_pods_use(stack: ExitStack) -> None:
