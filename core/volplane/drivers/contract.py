@@ -96,8 +96,11 @@ def driver_name_flaw(name: str) -> str | None:
 def marks(plugin: object) -> tuple[Mark, ...]:
     """Return all marked attributes of `plugin` but special methods, without evaluating properties."""
     found = []
-    for attribute in sorted(name for name in dir(plugin) if not (name.startswith("__") and name.endswith("__"))):
-        static = function = inspect.getattr_static(plugin, attribute, None)
+    kind = plugin if isinstance(plugin, type) else type(plugin)
+    own = {} if kind is plugin else getattr(plugin, "__dict__", {})
+    attributes = {name: value for each in reversed(kind.__mro__) for name, value in vars(each).items()} | own
+    for attribute in sorted(name for name in attributes if not (name.startswith("__") and name.endswith("__"))):
+        static = function = attributes[attribute]
         while isinstance(function, staticmethod | classmethod | types.MethodType):
             function = function.__func__
         if not isinstance(function, types.FunctionType):
@@ -108,8 +111,8 @@ def marks(plugin: object) -> tuple[Mark, ...]:
         if not isinstance(options, dict):
             continue
         # Nothing binds a function that is kept on the object itself: in a module, or as an attribute of an instance.
-        own = not isinstance(plugin, type) and attribute in getattr(plugin, "__dict__", {})
-        hook, bound = options.get("specname") or attribute, not isinstance(static, staticmethod) and not own
+        bound = not isinstance(static, staticmethod) and attribute not in own
+        hook = options.get("specname") or attribute
         found.append(Mark(attribute=attribute, hook=hook, function=function, bound=bound, options=options))
     return tuple(found)
 
@@ -162,11 +165,10 @@ def _mark_flaws(mark: Mark, *, of_backend: bool) -> list[str]:
         if wrapper or mark.options.get("hookwrapper"):
             return [f"hook {hook}: is a wrapper; only extensions wrap, a backend implements"]
         return [f"hook {hook}: is a generator; return one result instead of yielding"] if generator else []
-    if not wrapper:
-        return [f"hook {hook}: an extension may only wrap; mark it with @hookimpl(wrapper=True)"]
-    if function is not None and not generator:
-        return [f"hook {hook}: a wrapper is a generator: 'result = yield', then 'return result'"]
-    return []
+    if wrapper and (generator or function is None):
+        return []
+    how = "a wrapper is a generator: 'result = yield', then 'return result'"
+    return [f"hook {hook}: {how if wrapper else 'an extension may only wrap; mark it with @hookimpl(wrapper=True)'}"]
 
 
 @cache

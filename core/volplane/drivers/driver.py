@@ -174,12 +174,9 @@ class Driver:
                     secret.reveal()
                 except Unavailable as error:
                     raise Unavailable(f"{option}: {error}") from None
-        if self.supports(hook):
-            result: R = self._call(hook, request)
-        elif hook in NOT_IMPLEMENTED:
-            result = NOT_IMPLEMENTED[hook]
-        else:
+        if not self.supports(hook) and hook not in NOT_IMPLEMENTED:
             raise Unsupported(f"backend {self.plugin.name} does not implement {hook}", nothing_done=True)
+        result: R = self._call(hook, request) if self.supports(hook) else NOT_IMPLEMENTED[hook]
         return result
 
     def _call(self, hook: str, request: object) -> Any:
