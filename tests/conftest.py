@@ -5,6 +5,7 @@ import gc
 import inspect
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Generator, Iterable, Sequence
@@ -18,6 +19,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # aiohttp reads the machine's certificate authorities as it is imported: 40 ms in each of some hundred processes that
 # the tests start. None of them talks to a server that one of these authorities vouches for.
 os.environ["SSL_CERT_FILE"] = os.devnull
+
+# A shell lets what it starts in the background ignore Ctrl-C, which some of these processes are sent.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nor is any of them behind the proxy of this machine.
 for _variable in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):

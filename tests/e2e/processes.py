@@ -43,7 +43,7 @@ class Command:
         self._process.wait()
         self._file.close()
 
-    def stop(self, seconds: float = 15.0) -> int:
+    def stop(self, seconds: float = 60.0) -> int:
         """SIGTERM; the exit code."""
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -72,7 +72,7 @@ def running(log: Path, *arguments: str) -> Iterator[Command]:
             command.stop()
 
 
-def until(what: str, reached: Callable[[], bool], seconds: float = 30.0, *, said: Callable[[], str] = str) -> None:
+def until(what: str, reached: Callable[[], bool], seconds: float = 120.0, *, said: Callable[[], str] = str) -> None:
     """Wait for other processes to make something so; fail with what was waited for, and what they said."""
     end = time.monotonic() + seconds
     pause = 0.02

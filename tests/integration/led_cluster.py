@@ -107,7 +107,8 @@ class Led:
         await self.site.until("they are known", are)
 
     async def rewrite_lease(self, **change: Any) -> None:
-        """Write to the Lease what its holder would not."""
+        """Write to the Lease what its holder would not; nobody takes it back for an hour."""
+        change["spec"] = {"leaseDurationSeconds": 3600} | change.get("spec", {})
         await self.site.client.patch(LEASES, f"{OURS}/volplane", change)
 
 

@@ -19,7 +19,7 @@ from volplane_embedded.kubelet.sandboxes import Sandboxes
 from volplane_embedded.local_nodes import LocalNodes
 from volplane_embedded.objects import PODS, Pod
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def now() -> datetime:

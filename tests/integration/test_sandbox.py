@@ -1,6 +1,7 @@
 """What a sandboxed command finds around itself."""
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,16 @@ def test_hidden_directories_are_empty_and_may_still_hold_a_volume(tmp_path: Path
     shown = Bind(source=str(volume), target="/usr/share/shown")
     lines, _ = run(tmp_path, "ls /usr/share; ls /usr/share/shown", hidden=["/usr/share"], binds=[shown])
     assert lines == ["shown", "file"]
+
+
+def test_a_command_ignores_no_signal_though_a_shell_has_started_the_agent_in_the_background(tmp_path: Path) -> None:
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        [line], _ = run(tmp_path, "exec grep SigIgn /proc/self/status")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert int(line.split()[-1], 16) == 0
 
 
 def test_hidden_files_are_empty_and_stay_so(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Running:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=10)
+        _, err = self.process.communicate(timeout=60)
         return self.process.returncode, err
 
 
@@ -49,7 +49,7 @@ def ask(kubeconfig: Path, method: str, path: str, body: object = None) -> dict[s
     authority = base64.b64decode(cluster["cluster"]["certificate-authority-data"]).decode()
     host, _, port = cluster["cluster"]["server"].removeprefix("https://").rpartition(":")
     connection = http.client.HTTPSConnection(
-        host, int(port), timeout=10, context=ssl.create_default_context(cadata=authority)
+        host, int(port), timeout=60, context=ssl.create_default_context(cadata=authority)
     )
     headers = {"Authorization": f"Bearer {user['user']['token']}", "Content-Type": "application/json"}
     try:
@@ -108,7 +108,7 @@ def test_a_data_directory_has_one_server(start: Callable[..., Running], tmp_path
 
 
 def refused(directory: Path, *options: str) -> tuple[int, str]:
-    ended = subprocess.run([*COMMAND, *options], cwd=directory, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run([*COMMAND, *options], cwd=directory, capture_output=True, text=True, check=False, timeout=60)
     assert ended.stdout == ""
     return ended.returncode, ended.stderr
 
@@ -227,7 +227,7 @@ def test_a_closed_pipe_ends_nothing_with_a_traceback(tmp_path: Path) -> None:
     )
     os.close(writing)
     try:
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=60)
     finally:
         process.kill()
     assert "Traceback" not in err

@@ -60,7 +60,7 @@ def test_a_mocked_ec2_serves_boto3_as_it_says_and_shows_its_disks(
     assert list((tmp_path / "disks" / "contents").iterdir())
 
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=10) == 130
+    assert process.wait(timeout=60) == 130
     assert process.stderr is not None
     assert process.stderr.read() == ""
 

@@ -147,7 +147,7 @@ atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
 @pytest.mark.parametrize("body", [AT_AN_IMPORT, IN_A_FINALIZER, ON_A_BUSY_MACHINE, AT_THE_END])
 def test_ctrl_c_is_silent_and_130_whatever_python_does_at_the_moment(body: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", IMPORTING.format(body=body)], capture_output=True, text=True, check=False, timeout=30
+        [sys.executable, "-c", IMPORTING.format(body=body)], capture_output=True, text=True, check=False, timeout=60
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
@@ -171,7 +171,7 @@ def test_output_that_nobody_reads_ends_a_command_without_a_word() -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=30,
+            timeout=60,
         )
     assert (ended.returncode, ended.stderr) == (1, "")
 
@@ -182,7 +182,7 @@ def test_closed_streams_are_no_bug() -> None:
         stderr=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
 

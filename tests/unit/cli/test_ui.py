@@ -55,7 +55,7 @@ def test_it_prints_an_address_serves_it_and_stops_though_somebody_looks(cluster:
             found = re.search(r"http://127\.0\.0\.1:(\d+)/#token=([\w-]{40,})", said(page, "Ctrl-C"))
             assert found is not None
             port, token = int(found[1]), found[2]
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", "/api/live", headers={"Authorization": f"Bearer {token}"})
             stream = connection.getresponse()
             while '"gaps":[]' not in (line := stream.readline().decode()):
@@ -70,7 +70,7 @@ def test_it_prints_an_address_serves_it_and_stops_though_somebody_looks(cluster:
             assert f'url={found[0]}"' in led.read_text()
             assert led.read_text().endswith("\n700\n")
             page.send_signal(signal.SIGTERM)
-            _, err = page.communicate(timeout=20)
+            _, err = page.communicate(timeout=60)
             assert (page.returncode, err) == (0, "")
             connection.close()
             assert not Path(asked.read_text().strip().removeprefix("file://")).exists()

@@ -138,8 +138,9 @@ def execute(spec: Spec, argv: Sequence[str], streams: Sequence[int], failed: int
         limit_process(spec)
         assume(spec)
         os.chdir(spec.cwd)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)  # Python ignores the first two, and that would be inherited
+        # What is ignored would stay so: by Python the first two, by what a shell starts in the background the last two.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.umask(0o022)
         what = argv[0]
