@@ -155,7 +155,7 @@ class Placing:
         self._placing = PlacementState(
             cluster=self._state, drivers=[driver.name], nodes=book, claims=queue, volumes=queue, node_names=queue
         )
-        self._placing.subscribe()
+        self._state.follow(self._placing)
         body = {"metadata": _meta("fast", 1), "provisioner": driver.name, "volumeBindingMode": "Immediate"}
         self._state.classes.observe(msgspec.convert(body, StorageClass))
         for number in range(nodes):

@@ -7,6 +7,7 @@ ours. Source: pkg/controller/volume/attachdetach of Kubernetes, and kubernetes-c
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from volplane.attach.attach_detach import AttachDetach, AttachDetachState, waiting_nodes
@@ -39,7 +40,7 @@ def _attacher(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
         cache=cluster.attachments,
         decide=lambda key, reads: decide_attachment(key, cluster, reads),
         watches=(Watch(cache=cluster.attachments), Watch(cache=cluster.csi_drivers)),
-        subscribe=AttacherHandlers(cluster, queue).subscribe,
+        subscribe=partial(cluster.follow, AttacherHandlers(cluster, queue)),
         operations={"attach": AttachOperation(deps), "detach": DetachOperation(deps)},
         resync=cluster.attachments.keys,
         of_driver=of_driver,
@@ -82,7 +83,7 @@ def _attach_detach(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         awaited=lambda claim: waiting_nodes(claim, cluster),
         decide=both.reconcile_pair,
         watches=(Watch(cache=cluster.pods), Watch(cache=cluster.attachments), Watch(cache=cluster.csi_drivers)),
-        subscribe=both.subscribe,
+        subscribe=partial(cluster.follow, both),
         resync=lambda: wanted_or_attached(cluster),
         measure=lambda metrics: show_volumes(cluster, metrics),
     )

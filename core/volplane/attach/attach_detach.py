@@ -473,15 +473,6 @@ class AttachDetach:
             self.state.reports.pop(key, None)
         return action
 
-    def subscribe(self) -> None:
-        cluster = self.state.cluster
-        cluster.pods.subscribe(self.pod_changed)
-        cluster.claims.subscribe(self.claim_changed)
-        cluster.volumes.subscribe(self.volume_changed)
-        cluster.nodes.subscribe(self.node_changed)
-        cluster.attachments.subscribe(self.attachment_changed)
-        cluster.csi_drivers.subscribe(self.driver_changed)
-
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if _unchanged(old, new, lambda pod: (pod.spec.node_name, finished(pod))):
             return
@@ -504,7 +495,7 @@ class AttachDetach:
             if volume is not None:
                 self._queue_volume(volume)
 
-    def driver_changed(self, old: CsiDriver | None, new: CsiDriver | None) -> None:
+    def csi_driver_changed(self, old: CsiDriver | None, new: CsiDriver | None) -> None:
         """Queue the volumes of a driver whose CSIDriver says otherwise now whether they need attaching."""
         if old is not None and new is not None and old.spec == new.spec:
             return  # Its volumes need attaching as before, or not.

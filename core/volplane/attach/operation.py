@@ -218,11 +218,6 @@ class AttacherHandlers:
     cluster: ClusterState
     attachments: Queue
 
-    def subscribe(self) -> None:
-        self.cluster.attachments.subscribe(self.attachment_changed)
-        self.cluster.volumes.subscribe(self.volume_changed)
-        self.cluster.nodes.subscribe(self.node_changed)
-
     def attachment_changed(self, old: VolumeAttachment | None, new: VolumeAttachment | None) -> None:
         progress = self.cluster.progress
         progress.unrecorded.pop((new or old or VolumeAttachment()).name, None)

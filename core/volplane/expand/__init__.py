@@ -5,6 +5,7 @@ the file systems.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from volplane.controller.controller import Controller, Duty, Role, Rule
@@ -32,7 +33,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         queue="resizer",
         cache=cluster.claims,
         decide=lambda key, _: decide_resize(key, cluster, whole=whole),
-        subscribe=ExpandHandlers(cluster, resizer, modifier, deps.registry.forget).subscribe,
+        subscribe=partial(cluster.follow, ExpandHandlers(cluster, resizer, modifier, deps.registry.forget)),
         operations={"expand": ExpandOperation(deps, resizer.enqueue)},
         of_driver=bound_claims,
     )

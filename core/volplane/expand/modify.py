@@ -221,10 +221,6 @@ class ExpandHandlers:
     forget: Callable[[str, str, str], None]
     """Drops the back-off of an operation, named by verb, key and uid."""
 
-    def subscribe(self) -> None:
-        self.cluster.claims.subscribe(self.claim_changed)
-        self.cluster.volumes.subscribe(self.volume_changed)
-
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if new is None:
             return

@@ -5,6 +5,7 @@ nodes (`nodes`), what is published and promised on them (`room`) and which of th
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from volplane.controller.controller import FOLLOW, READ, Controller, Duty, Role, Rule, Watch
@@ -38,7 +39,7 @@ def _assigner(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         explained="reason",
         topic="its node: ",
         watches=(Watch(cache=cluster.capacities, namespace=cluster.namespace),),
-        subscribe=state.subscribe,
+        subscribe=partial(cluster.follow, state),
         resync=cluster.claims.keys,
         of_driver=state.claims_of_driver,
         flow=cluster.flow_of,
@@ -65,7 +66,7 @@ def _capacity(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
         cache=cluster.capacities,
         decide=lambda key, reads: decide_capacity(key, state, reads),
         watches=(Watch(cache=cluster.capacities, namespace=cluster.namespace),),
-        subscribe=state.subscribe,
+        subscribe=partial(cluster.follow, state),
         operations={"measure": lambda run: measure_operation(run, deps, state)},
         resync=cluster.capacities.keys,
         of_driver=state.of_driver,

@@ -59,14 +59,10 @@ class CapacityState:
     measured: dict[str, tuple[Capacity, float]] = field(default_factory=dict)
     """What the driver answered for each of `items`, and the loop time of the answer."""
 
-    def subscribe(self) -> None:
-        self.cluster.classes.subscribe(lambda _old, _new: self._plan())
-        self.cluster.nodes.subscribe(self._node_changed)
-        self.cluster.volumes.subscribe(self._volume_changed)
-        self.cluster.claims.subscribe(self._claim_changed)
-        self.cluster.capacities.subscribe(self._object_changed)
+    def class_changed(self, _old: StorageClass | None, _new: StorageClass | None) -> None:
+        self._plan()
 
-    def _object_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
+    def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
         key = (new or old or CsiStorageCapacity()).key
         measured = self.measured.get(key)
         if new is None or measured is None or (new.capacity, new.maximum_volume_size) == _published(measured[0]):
@@ -76,7 +72,7 @@ class CapacityState:
         del self.measured[key]
         self.queue.enqueue(key, PAUSE_SECONDS)
 
-    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
         if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
             return  # What is published depends on nothing else of a node.
         self._plan()
@@ -84,14 +80,14 @@ class CapacityState:
             for item in self.cluster.capacities.values():
                 self.queue.enqueue(item.key)
 
-    def _volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         """Measure again after something was made, grown or deleted."""
         before, after = (None if each is None else each.spec.capacity for each in (old, new))
         maker = (new or old or Volume()).annotation(names.PROVISIONED_BY)
         if before != after and maker is not None and self.cluster.drivers.publishes(maker):
             self._measure_again(maker)
 
-    def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         """Measure again after a claim was given back: there may be less room than was published."""
         if old is None or old.spec.volume_name or old.annotation(names.SELECTED_NODE) is None:
             return

@@ -115,13 +115,6 @@ class PlacementState:
 
     # --- what is promised, after the caches ----------------------------------------------------------------------
 
-    def subscribe(self) -> None:
-        self.cluster.nodes.subscribe(self.node_changed)
-        self.cluster.classes.subscribe(self.class_changed)
-        self.cluster.claims.subscribe(self.claim_changed)
-        self.cluster.volumes.subscribe(self.volume_changed)
-        self.cluster.capacities.subscribe(self.capacity_changed)
-
     def claims_of_driver(self, name: str) -> Iterator[str]:
         """Take up that a driver is usable or unusable, or was made; yield the keys of its claims."""
         driver = self.cluster.drivers.distributed(name)

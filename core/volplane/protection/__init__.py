@@ -26,18 +26,13 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         shows_unused=role.unused_condition,
     )
 
-    def subscribe() -> None:
-        cluster.claims.subscribe(protection.claim_changed)
-        cluster.volumes.subscribe(protection.volume_changed)
-        cluster.pods.subscribe(protection.pod_changed)
-
     yield Controller(
         queue="pvcprotection",
         cache=cluster.claims,
         decide=protection.reconcile_claim,
         explained="",
         watches=(Watch(cache=cluster.volumes), Watch(cache=cluster.pods)),
-        subscribe=subscribe,
+        subscribe=partial(cluster.follow, protection),
         operations={"unprotect": partial(protection.unprotect, client=deps.client)},
         predicate=cluster.claims.__contains__,
     )

@@ -68,7 +68,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
             Watch(cache=cluster.nodes),
             *((Watch(cache=cluster.pods),) if binds else ()),
         ),
-        subscribe=handlers.subscribe,
+        subscribe=partial(cluster.follow, cluster.record_conflicts, handlers),
         operations=provision.operations(deps),
         resync=lambda: (*cluster.claims.keys(), *cluster.progress.vanished),
         of_driver=lambda name: (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import product, starmap
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -109,6 +109,23 @@ class ClusterState:
     def __post_init__(self) -> None:
         self.places = NodePlaces(self.nodes)
         self.record_conflicts = RecordConflicts(self)
+
+    def follow(self, *followers: object) -> None:
+        """Subscribe methods to the caches by their names: `claim_changed` gets (old, new) of each changed claim."""
+        caches: Mapping[str, Cache[Any]] = {
+            "claim": self.claims,
+            "volume": self.volumes,
+            "class": self.classes,
+            "pod": self.pods,
+            "node": self.nodes,
+            "attachment": self.attachments,
+            "csi_driver": self.csi_drivers,
+            "capacity": self.capacities,
+        }
+        for each in followers:
+            for name in dir(each):
+                if name.endswith("_changed") and not name.startswith("_"):
+                    caches[name.removesuffix("_changed")].subscribe(getattr(each, name))
 
     @property
     def own_node(self) -> Node | None:

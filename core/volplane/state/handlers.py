@@ -69,16 +69,6 @@ class EventHandlers:
     writes_phase: bool = field(kw_only=True)
     """We are the binder; else the phase that another writes on a living volume concerns no claim."""
 
-    def subscribe(self) -> None:
-        self.cluster.claims.subscribe(self.cluster.record_conflicts.claim_changed)
-        self.cluster.volumes.subscribe(self.cluster.record_conflicts.volume_changed)
-        self.cluster.volumes.subscribe(self.volume_changed)
-        self.cluster.claims.subscribe(self.claim_changed)
-        self.cluster.classes.subscribe(self.class_changed)
-        self.cluster.pods.subscribe(self.pod_changed)
-        self.cluster.nodes.subscribe(self.node_changed)
-        self.cluster.attachments.subscribe(self.attachment_changed)
-
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         """Queue the claim, and the volumes that it names or named, or that name it."""
         present = new or old or Claim()

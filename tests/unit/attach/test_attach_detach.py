@@ -53,7 +53,7 @@ def decided(*objects: KubeObject, pair: Pair = PAIR, reads: LiveReads | None = N
 def followed(*objects: KubeObject) -> AttachDetachState:
     """A world whose changes the handlers see."""
     state = world(*objects)
-    AttachDetach(state, pairs=Keys(), nodes=Keys()).subscribe()
+    state.cluster.follow(AttachDetach(state, pairs=Keys(), nodes=Keys()))
     return state
 
 

@@ -22,7 +22,7 @@ class World:
     def __init__(self, *objects: KubeObject) -> None:
         self.state = AttachDetachState(state_with(*bound(), pod(), *objects))
         self.pairs, self.nodes = Keys(), Keys()
-        AttachDetach(self.state, pairs=self.pairs, nodes=self.nodes).subscribe()
+        self.state.cluster.follow(AttachDetach(self.state, pairs=self.pairs, nodes=self.nodes))
         self._version = 1
 
     def becomes(self, item: Node | VolumeAttachment) -> None:
@@ -101,7 +101,7 @@ def test_so_does_the_detach_of_a_disk_of_an_in_tree_volume() -> None:
     used, made, through = in_tree()
     state = AttachDetachState(state_with(used, made, pod(), node(), through))
     pairs = Keys()
-    AttachDetach(state, pairs=pairs, nodes=Keys()).subscribe()
+    state.cluster.follow(AttachDetach(state, pairs=pairs, nodes=Keys()))
     state.cluster.attachments.observe_deleted(through.key, through.uid)
     assert IN_TREE.key in pairs.keys
 
@@ -166,7 +166,7 @@ class AttacherWorld:
     def __init__(self, *objects: KubeObject) -> None:
         self.cluster = state_with(*objects)
         self.queue = Keys()
-        AttacherHandlers(self.cluster, self.queue).subscribe()
+        self.cluster.follow(AttacherHandlers(self.cluster, self.queue))
 
     def woken(self) -> list[str]:
         """Keys that were queued since the last question."""

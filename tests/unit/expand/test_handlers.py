@@ -30,7 +30,9 @@ class World:
         self.cluster = state_with(*objects)
         self.resizer, self.modifier = Keys(), Keys()
         self.forgotten: list[tuple[str, str, str]] = []
-        ExpandHandlers(self.cluster, self.resizer, self.modifier, lambda *it: self.forgotten.append(it)).subscribe()
+        self.cluster.follow(
+            ExpandHandlers(self.cluster, self.resizer, self.modifier, lambda *it: self.forgotten.append(it))
+        )
         for verb in VERBS:
             self.cluster.progress.changes.track(("uid-v", verb))
 

@@ -39,7 +39,7 @@ class Publisher:
         self.cluster.drivers.publishes = lambda name: name == DRIVER  # type: ignore[method-assign]
         self.queue = Keys()
         self.state = CapacityState(self.cluster, lambda: [driver], self.queue)
-        self.state.subscribe()
+        self.state.cluster.follow(self.state)
         for item in objects:
             self.put(item)
 

@@ -108,7 +108,7 @@ class World:
             node_names=self.nodes,
             external_choice=external_choice,
         )
-        self.state.subscribe()
+        self.cluster.follow(self.state)
         self.put(*objects)
 
     def put(self, *objects: KubeObject) -> None:

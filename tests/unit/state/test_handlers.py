@@ -47,14 +47,15 @@ class Bench:
         self.claims, self.volumes = (Queue(functools.partial(self._may_act, which)) for which in ("claims", "volumes"))
         self.forgotten: list[tuple[str, str, str]] = []
         binds = self.world.role.runs("binder")
-        EventHandlers(
+        handlers = EventHandlers(
             self.world,
             self.claims,
             self.volumes,
             Queue(lambda _key: True),
             lambda *operation: self.forgotten.append(operation),
             writes_phase=binds,
-        ).subscribe()
+        )
+        self.world.follow(self.world.record_conflicts, handlers)
         self.role = self.world.decisions
         decide_claim = self.role.decide_claim
         self.decide: dict[str, Decide] = {
