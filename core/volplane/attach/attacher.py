@@ -36,7 +36,7 @@ from volplane.kube.kinds import ATTACHMENTS, CSI_DRIVERS, NODES
 from volplane.kube.objects import Node, Volume, VolumeAttachment, timestamp
 from volplane.requests import NodeIdentity, VolumeIdentity
 from volplane.state.cluster_state import ClusterState, csi_parts, unique_name
-from volplane.state.naming import asset_key, attacher_finalizer, handle_in, volume_source
+from volplane.state.naming import asset_key, attacher_finalizer, handle_of, volume_source
 from volplane.state.progress import Attached, Attaching, AttachmentFailure, Detached, Detaching
 from volplane.state.records import INTENT_VERSION, AttachmentIntent, attachment_intent_of, write_intent
 
@@ -350,9 +350,8 @@ def true_record(attachment: VolumeAttachment, volume: Volume | None) -> Attachme
     record = attachment_intent_of(attachment)
     if record is None or volume is None or record.uid != volume.uid:
         return record
-    handle = volume.annotation(names.HANDLE) or handle_in(volume_source(volume))
     # A former version had another name for disks with an in-tree source, which would exclude nothing else.
-    return replace(record, asset=asset_key(volume)) if record.handle == handle else None
+    return replace(record, asset=asset_key(volume)) if record.handle == handle_of(volume) else None
 
 
 def volume_to_attach(volume: Volume, driver: DriverView, cluster_id: str) -> VolumeIdentity:

@@ -54,7 +54,6 @@ class AttachmentComparison:
     """Driver -> (handle, place) that its last listing showed without an attachment, and that were reported."""
 
     async def run(self, interval: float = INTERVAL) -> None:
-        """Compare every `interval` seconds, until cancelled."""
         for cache in (self.deps.cluster.attachments, self.deps.cluster.volumes, self.deps.cluster.nodes):
             await cache.listed.wait()
         async with asyncio.TaskGroup() as group:

@@ -50,7 +50,6 @@ class Pair(NamedTuple):
 
     @property
     def attachment(self) -> str:
-        """The name of the attachment that stands for it."""
         driver, handle = csi_parts(self.volume)
         return attachment_name(driver, handle, self.node) if driver else self.volume
 
@@ -84,7 +83,6 @@ NODE_INDEX = {"node": lambda pod: [pod.spec.node_name] if pod.spec.node_name and
 
 
 def needs_attaching(unique: str, cluster: ClusterState) -> bool:
-    """Return whether such a volume must be attached before it is mounted."""
     # A CSI driver without a CSIDriver object needs attaching, as in the stock controller.
     driver = cluster.csi_drivers.get(csi_parts(unique)[0])
     return driver is None or driver.spec.attach_required

@@ -237,7 +237,6 @@ class LeakCheck:
             self._tell_classes(name, "ClusterIdUsedTwice", text)
 
     def _tell_classes(self, driver: str, reason: str, text: str) -> None:
-        """Log a warning about a driver, and record it on its classes."""
         log.warning("%s", text)
         for each in self._cluster.classes.values():
             if each.provisioner == driver:

@@ -288,7 +288,6 @@ class Adoption:
         return f"{why}; stop it, and say so by --stopped" if why and not stopped else ""
 
     async def start(self, former: str, driver: str = "", **flags: bool) -> list[Adoptable]:
-        """Start to take over the assets of the plan without an obstacle; return the plan."""
         plan = await self.plan(former, driver, **flags)
         asked: list[tuple[Run, Adoptable]] = []
         for each in plan:

@@ -244,7 +244,6 @@ def measure_operation(run: Run, deps: OperationDeps, state: CapacityState) -> Wo
 
 
 async def measured(deps: OperationDeps, driver: DriverView, storage_class: StorageClass, segment: Segment) -> Capacity:
-    """Ask the backend how much room there is for volumes of the class at the place."""
     parameters = driver.typed_parameters(split_parameters(storage_class)[0])
     request = CapacityRequest(context=deps.context(driver), parameters=parameters, segment=segment)
     return await deps.hooks.call(driver, request)

@@ -92,10 +92,6 @@ class NodeBook:
         """Return the names of other nodes whose objects carry the same label."""
         return sorted(self._by_hash.get(self.hashed(name), set()) - {name})
 
-    def knows(self, keys: Iterable[str]) -> bool:
-        """Return whether `at` can find nodes by these labels."""
-        return self.keys.issuperset(keys)
-
     def at(self, segment: Segment) -> list[Node]:
         """Return the nodes at this place, by name."""
         names: set[str] | None = None
@@ -116,7 +112,6 @@ class NodeBook:
 
 
 def _discard(table: dict[K, set[str]], key: K, name: str) -> None:
-    """Remove a name, and the set if it is empty then."""
     held = table.get(key, set())
     held.discard(name)
     if not held:

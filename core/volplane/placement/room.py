@@ -88,8 +88,9 @@ class PublishedRoom:
         selector = item.node_topology
         if selector is None:
             return []
-        if selector.match_labels and not selector.match_expressions and self._nodes.knows(selector.match_labels):
-            return [node.name for node in self._nodes.at(selector.match_labels)]
+        labels = selector.match_labels
+        if labels and not selector.match_expressions and self._nodes.keys.issuperset(labels):
+            return [node.name for node in self._nodes.at(labels)]
         return [node.name for node in self._nodes.cache.values() if selects(selector, node.metadata.labels or {})]
 
 

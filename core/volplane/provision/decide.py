@@ -301,7 +301,6 @@ def _after_hook(
 def volume_body(
     claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, asset: Asset
 ) -> dict[str, Any]:
-    """Return the PersistentVolume for an asset made for this claim."""
     annotations = _annotations(storage_class, driver, intent, asset)
     if names.TRASH in annotations and (chosen := choice_of(claim)) is not None:
         annotations[names.TRASH_CHOICE] = chosen

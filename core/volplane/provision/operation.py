@@ -35,8 +35,6 @@ HELD_SECONDS = 60.0
 
 @dataclass(slots=True)
 class ProvisionOperation:
-    """Handles the verb `provision`."""
-
     deps: OperationDeps
     _valid: set[tuple[str, str]] = field(default_factory=set, init=False)
     """Parameters that the `validate` of a driver has accepted."""

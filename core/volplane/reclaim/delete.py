@@ -116,13 +116,11 @@ def failed(volume: Volume, reason: str, message: str, terms: Terms) -> Patch | W
 
 
 def _recorded_state(volume: Volume) -> dict[str, object] | None:
-    """Return the state that a long `delete` of the volume returned; None if none is recorded."""
     known = read_intent(DeleteIntent, volume.annotation(names.INTENT))
     return known.delete_state if known is not None else None
 
 
 def _remove_finalizer(volume: Volume, cluster: ClusterState, terms: Terms) -> Action:
-    """Let the object be deleted, now that its asset is gone."""
     if not ownership.held_for_reclaim(volume):
         return Wait(reason="its asset is gone; others hold the object by their finalizers")
     if volume.has_finalizer(names.VOLUME_PROTECTION) and not terms.protects:

@@ -25,7 +25,6 @@ from volplane.state.records import RecycleIntent, Sealer, recycle_intent_of
 
 
 def held_for_scrub(volume: Volume) -> bool:
-    """Return whether the volume refers to the claim of its own scrub."""
     intent = recycle_intent_of(volume)
     return intent is not None and _holds(volume, intent)
 

@@ -123,8 +123,11 @@ class Whole:
             return Settled()
         if (step := binding.migration_step(VOLUMES, volume) or finalizer_step(volume, cluster)) is not None:
             return step
-        if volume.annotation(names.INTENT) is not None and (scrub := self._scrub_in_the_way(volume, reads)) is not None:
-            return scrub
+        # A scrub that has begun comes first. A volume that is being deleted is offered to no claim: nothing is erased.
+        if volume.terminating and recycle_intent_of(volume) is not None:
+            return abandon_scrub(volume, cluster, reads)
+        if held_for_scrub(volume):
+            return decide_recycle(volume, cluster, reads, self.reclaim)
         reference = volume.spec.claim_ref
         if reference is None or not reference.uid:
             return self._unreferenced(volume, reads)
@@ -144,13 +147,6 @@ class Whole:
         if self.cluster.drivers.on_nodes(volume.annotation(names.PROVISIONED_BY) or ""):
             return Wait(reason="the process of its node deletes it")
         return decide_delete(volume, self.cluster, self.reclaim)
-
-    def _scrub_in_the_way(self, volume: Volume, reads: LiveReads) -> Action | None:
-        """What a scrub that has begun demands, whatever else there is to say about the volume."""
-        # A volume that is being deleted is offered to no claim again: nothing has to be erased.
-        if volume.terminating and recycle_intent_of(volume) is not None:
-            return abandon_scrub(volume, self.cluster, reads)
-        return decide_recycle(volume, self.cluster, reads, self.reclaim) if held_for_scrub(volume) else None
 
     def _unreferenced(self, volume: Volume, reads: LiveReads) -> Action:
         """Return the action for a volume without a claim, or with a person's reservation without uid."""

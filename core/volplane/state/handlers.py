@@ -57,8 +57,6 @@ def _only_deleted(old: Claim, new: Claim) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EventHandlers:
-    """Listens to the caches: keeps the indexes, and queues what a change may concern."""
-
     cluster: ClusterState
     claims: Queue
     volumes: Queue

@@ -98,7 +98,6 @@ def held_by(claim: Claim) -> int:
 
 
 def mode_of(item: Claim | Volume) -> str:
-    """Return the volume mode: Filesystem or Block."""
     return item.spec.volume_mode or "Filesystem"
 
 
@@ -238,7 +237,6 @@ def _insert(table: dict[G, dict[S, SortedList[E]]], group: G, shape: S, entry: E
 
 
 def _remove(table: dict[G, dict[S, SortedList[E]]], group: G, shape: S, entry: E) -> None:
-    """Remove the entry, and lists and groups that are empty then."""
     table[group][shape].remove(entry)
     if not table[group][shape]:
         del table[group][shape]
@@ -415,7 +413,6 @@ class WaitingClaims:
 
 
 def _labels_of(volume: Volume) -> list[_Label]:
-    """Return the labels by which a volume is found."""
     labels = volume.metadata.labels
     return ["", *labels.items(), *((key, None) for key in labels)] if labels else [""]
 

@@ -103,7 +103,6 @@ def is_in_tree(driver: str) -> bool:
 
 
 def reclaim_finalizer(driver: str) -> str:
-    """Return the finalizer on the volumes that this driver makes."""
     return names.IN_TREE_FINALIZER if is_in_tree(driver) else names.RECLAIM_FINALIZER
 
 

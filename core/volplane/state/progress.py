@@ -42,7 +42,6 @@ class LongCall(msgspec.Struct, frozen=True):
         return recorded == self.given and recorded != self.state
 
     def said(self, text: str) -> str:
-        """Return the text with how far it is."""
         return f"{text}: {self.progress}" if self.progress else text
 
     def left(self, now: float) -> float:
@@ -112,7 +111,6 @@ class ClaimProgress(msgspec.Struct):
         return self.intent
 
     def intent_seen(self, intent: ClaimIntent) -> None:
-        """Take over the record that the claim carries now."""
         if self.intent is not None and intent.fence != self.intent.fence:
             # Another leader has worked on the claim since.
             self.step, self.attempted = None, None
@@ -247,7 +245,6 @@ class ChangeProgress(msgspec.Struct):
     """How far it is; the target of the step says towards what."""
 
     def for_target(self, target: str) -> ChangeStep | None:
-        """Return the step, unless it is about another target."""
         return self.step if self.step is not None and self.step.target == target else None
 
 

@@ -117,7 +117,6 @@ class Sealer:
         return mark.hexdigest()
 
     def same_as(self, other: Sealer) -> bool:
-        """Return whether both have the same keys."""
         return self._marks() == other._marks()
 
     def _marks(self) -> list[str]:
@@ -228,7 +227,6 @@ class RecycleIntent(Intent, frozen=True):
     """Namespace of the volplane that works on it, where its pods are; "" = unknown."""
 
     def same_scrub(self, other: RecycleIntent | None) -> bool:
-        """Return whether both are about the same attempt after the same release."""
         return other is not None and (self.claim, self.attempt) == (other.claim, other.attempt)
 
 
