@@ -18,7 +18,7 @@ from volplane.expand import resize
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, StorageClass, Volume, VolumeAttachment
-from volplane.placement.race import RaceTimes
+from volplane.placement.one_node import RaceTimes
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane.reclaim import delete, recycle
 from volplane.roles import decisions

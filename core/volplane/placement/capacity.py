@@ -27,7 +27,6 @@ from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
-from volplane.placement.recognise import own_node_differs
 from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
@@ -247,3 +246,15 @@ async def measured(deps: OperationDeps, driver: DriverView, storage_class: Stora
     parameters = driver.typed_parameters(split_parameters(storage_class)[0])
     request = CapacityRequest(context=deps.context(driver), parameters=parameters, segment=segment)
     return await deps.hooks.call(driver, request)
+
+
+def own_node_differs(cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Return what comes before a write of our Node's uid, None if it is proven: a process that could not reach the
+    server would go on writing that of the former Node, in turns with the one that could.
+    """
+    if not reads.has(NODES, cluster.node_name):
+        return Read(NODES, cluster.node_name, why="is this still our Node?")
+    node, live = cluster.own_node, reads.get(NODES, cluster.node_name)
+    if node is None or live is None or live.uid != node.uid:
+        return Wait(reason=f"node {cluster.node_name} is gone, or was made again", seconds=1.0)
+    return None

@@ -15,8 +15,7 @@ from volplane.controller.actions import Decide
 from volplane.controller.controller import Controller, Duty, Handler, Role, Watch
 from volplane.intents.operation import OperationDeps
 from volplane.kube.names import PROVISIONED_BY, PROVISIONING_FINALIZER
-from volplane.placement.race import RaceTimes, room_operation
-from volplane.placement.recognise import recognise_operation
+from volplane.placement.one_node import RaceTimes, recognise_operation, room_operation
 from volplane.reclaim.delete import Terms
 from volplane.roles.beside import Beside
 from volplane.roles.node import OneNode

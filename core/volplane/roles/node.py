@@ -16,8 +16,7 @@ from volplane.intents.record import can_never_be_bound, has_newer_intent, settle
 from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, StorageClass, Volume
-from volplane.placement.race import RaceTimes, decide_race, take_again
-from volplane.placement.recognise import decide_recognition
+from volplane.placement.one_node import RaceTimes, decide_race, decide_recognition, take_again
 from volplane.provision import decide as provision
 from volplane.reclaim.recycle import answer_scrub, recycles
 from volplane.roles.beside import Beside

@@ -14,7 +14,7 @@ from volplane.controller.actions import Create, EventRecord, LiveReads, Patch, R
 from volplane.intents.ownership import metadata_without_node
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass
-from volplane.placement.race import RaceTimes
+from volplane.placement.one_node import RaceTimes
 from volplane.provision.decide import volume_body
 from volplane.schemas import Parameter, ParameterSchema
 from volplane.state.cluster_state import ClusterState

@@ -12,7 +12,7 @@ from unit.placement.world import asking, belonging, for_node, local, node
 from volplane.controller.actions import LiveReads, Patch, Read, Run, Wait
 from volplane.kube.kinds import NODES
 from volplane.kube.objects import Claim, KubeObject
-from volplane.placement.race import RaceTimes, decide_race, take_again
+from volplane.placement.one_node import RaceTimes, decide_race, take_again
 from volplane.state.naming import volume_name_of
 
 

@@ -1,7 +1,12 @@
-"""Without an assigner, the processes of nodes compete for claims, with the back-off of the external provisioner.
+"""What the process of one node decides about placement: which claims it takes, and which volumes are its own.
 
-Every process of a node sees every claim. Each waits for a random time, checks whether it has room, and writes its node
-to the claim. All but the first get a conflict, or see that the claim has a node.
+Without an assigner, the processes of nodes compete for claims, with the back-off of the external provisioner. Every
+process of a node sees every claim. Each waits for a random time, checks whether it has room, and writes its node to the
+claim. All but the first get a conflict, or see that the claim has a node.
+
+Volumes of a node that was made again are the new node's if its storage shows that they are there. A kubelet that
+registers again, after its Node was deleted, has the old disks; a machine that was replaced under the same name has not.
+So the driver is asked: an asset with the marks and the very handle of the volume is the one that was there.
 
 Source: kubernetes-csi/external-provisioner, README "Deployment on each node", and becomeOwner of pkg/controller.
 """
@@ -12,21 +17,22 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from volplane.controller.actions import Action, LiveReads, Patch, Run, Wait
+from volplane.assets import Asset
+from volplane.controller.actions import Action, EventRecord, LiveReads, Patch, Run, Wait
 from volplane.controller.controller import Work
 from volplane.drivers.driver import DriverView
 from volplane.intents.operation import OperationDeps
-from volplane.intents.ownership import node_metadata
-from volplane.intents.requests import allowed_segments
+from volplane.intents.ownership import node_metadata, on_node
+from volplane.intents.requests import allowed_segments, volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim, StorageClass
-from volplane.placement.capacity import measured
-from volplane.placement.recognise import own_node_differs
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, StorageClass, Volume
+from volplane.placement.capacity import measured, own_node_differs
 from volplane.placement.state import unsuitable
+from volplane.requests import FindRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim, request_of, whole_bytes
-from volplane.state.naming import volume_name_of
+from volplane.state.naming import asset_key, volume_name_of
 
 FULL_SECONDS = 60.0
 """Time after which a claim for which there was no room is looked at again."""
@@ -137,3 +143,48 @@ def room_operation(run: Run, deps: OperationDeps, race: RaceTimes) -> Work:
         race.room_seen(claim.uid, enough=limit >= whole_bytes(request_of(claim)))
 
     return check
+
+
+def decide_recognition(volume: Volume, cluster: ClusterState, reads: LiveReads) -> Action | None:
+    """Return the next action for a volume of an earlier node of our name; None for any other volume."""
+    node, uid = cluster.own_node, volume.annotation(names.NODE_UID)
+    driver = cluster.drivers.get(volume.annotation(names.PROVISIONED_BY) or "")
+    if node is None or driver is None or uid in (None, node.uid) or not on_node(volume, node):
+        return None
+    known = cluster.progress.volumes.get(volume.uid)
+    if known.found_on == node.uid:
+        if (first := own_node_differs(cluster, reads)) is not None:
+            return first
+        body = {"metadata": {"annotations": {names.NODE_UID: node.uid}}}
+        message = f"the storage of node {node.name} has it, though the node was made again"
+        events = (EventRecord(VOLUMES, volume, "Normal", "VolumeFound", message),)
+        return Patch(kind=VOLUMES, target=volume, body=body, why="its node is back", events=events)
+    if known.missing_on == node.uid or not driver.supports("find"):
+        where = "and not on the storage of the present one"
+        return Wait(reason=f"it is of an earlier node {node.name} (uid {uid}), {where}")
+    return Run(verb="recognise", key=volume.key, uid=volume.uid, driver=driver.name, asset=asset_key(volume))
+
+
+def recognise_operation(run: Run, deps: OperationDeps) -> Work:
+    volume, driver, cluster = deps.volume(run), deps.driver(run), deps.cluster
+    progress = cluster.progress.volumes.track(run.uid)
+
+    async def recognise() -> None:
+        node = cluster.own_node
+        identity = volume_identity(volume, cluster.cluster_id)
+        if node is None or identity.owner is None:
+            return
+        request = FindRequest(
+            context=deps.context(driver, identity.owner.generation),
+            name=identity.owner.volume_name,
+            owner=identity.owner,
+            segment=next(iter(identity.node_affinity), None),
+            only_look=True,
+        )
+        found = await deps.hooks.call(driver, request)
+        if isinstance(found, Asset) and found.handle == identity.handle:
+            progress.found_on = node.uid
+        else:
+            progress.missing_on = node.uid
+
+    return recognise
