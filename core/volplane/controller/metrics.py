@@ -3,8 +3,7 @@
 Metrics that client-go, the external provisioner or the controllers of Kubernetes have too carry their names here.
 
 There is one `Metrics` a process, in the registry that is passed in or one of its own, never the global one. Its public
-attributes are metrics; `metrics.lost[labels]` is one series. Code that the simulation runs too uses the protocols
-`ApiMetrics` and `ControllerMetrics`.
+attributes are metrics; `metrics.lost[labels]` is one series.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.metrics import MetricWrapperBase
 
 from volplane._shared import COLLECTORS
-from volplane.controller.workqueue import QueueCounters
+from volplane.controller.workqueue import ControllerMetrics, QueueCounters
 
 _LATENCY: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _HOOK: Final = (*_LATENCY, 30.0, 120.0, 600.0)
@@ -67,7 +66,7 @@ class Series(dict[tuple[str, ...], M]):
             self[labels if isinstance(labels, tuple) else (labels,)].set(value)
 
 
-class Metrics:
+class Metrics(ControllerMetrics):
     """The metrics of a process. Methods are named after the events that they count."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -143,28 +142,18 @@ class Metrics:
             "From the first attempt until the claim is bound or the volume gone",
             _OPERATION,
         )
-        self._provisioned = counter(
-            "controller_persistentvolumeclaim_provision_total{class,source}", "Calls of `provision` that made an asset"
-        )
-        self._provision_failed = counter(
-            "controller_persistentvolumeclaim_provision_failed_total{class,source}", "Calls of `provision` that failed"
-        )
-        self._provision_seconds = histogram(
-            "controller_persistentvolumeclaim_provision_duration_seconds{class,source}",
-            "How long calls of `provision` took that made an asset",
-            _ATTEMPT,
-        )
-        self._deleted = counter(
-            "controller_persistentvolume_delete_total{class}", "Calls of `delete` that deleted an asset"
-        )
-        self._delete_failed = counter(
-            "controller_persistentvolume_delete_failed_total{class}", "Calls of `delete` that failed"
-        )
-        self._delete_seconds = histogram(
-            "controller_persistentvolume_delete_duration_seconds{class}",
-            "How long calls of `delete` took that deleted an asset",
-            _ATTEMPT,
-        )
+        self._attempts = {}
+        for hook, name, given, did in (
+            ("provision", "controller_persistentvolumeclaim_provision", "{class,source}", "made"),
+            ("delete", "controller_persistentvolume_delete", "{class}", "deleted"),
+        ):
+            self._attempts[hook] = (
+                counter(f"{name}_total{given}", f"Calls of `{hook}` that {did} an asset"),
+                counter(f"{name}_failed_total{given}", f"Calls of `{hook}` that failed"),
+                histogram(
+                    f"{name}_duration_seconds{given}", f"How long calls of `{hook}` took that {did} an asset", _ATTEMPT
+                ),
+            )
         self.retroactive = counter("retroactive_storageclass_total", "Claims given the default class later")
         self.retroactive_errors = counter("retroactive_storageclass_errors_total", "The same, refused by the server")
         self.inventory = {
@@ -295,21 +284,15 @@ class Metrics:
         if failed:
             self._operation_errors[driver, operation].inc()
 
-    def provision_ended(self, storage_class: str, source: str, seconds: float | None) -> None:
-        """Count a call of `provision`. source: kind of the claim's dataSource. seconds: None if it failed."""
-        if seconds is None:
-            self._provision_failed[storage_class, source].inc()
-        else:
-            self._provisioned[storage_class, source].inc()
-            self._provision_seconds[storage_class, source].observe(seconds)
+    def attempt_ended(self, hook: str, labels: tuple[str, ...], seconds: float | None) -> None:
+        """Count a call of `provision` (labels: class, kind of the claim's dataSource) or `delete` (its class).
 
-    def delete_ended(self, storage_class: str, seconds: float | None) -> None:
-        """Count a call of `delete`. seconds: None if it failed."""
-        if seconds is None:
-            self._delete_failed[(storage_class,)].inc()
-        else:
-            self._deleted[(storage_class,)].inc()
-            self._delete_seconds[(storage_class,)].observe(seconds)
+        seconds: None if it failed.
+        """
+        ended, failed, took = self._attempts[hook]
+        (failed if seconds is None else ended)[labels].inc()
+        if seconds is not None:
+            took[labels].observe(seconds)
 
     def leak_checked(self, driver: str, at: float | None) -> None:
         """Count a leak check. at: Unix time of its end, None if it failed."""

@@ -38,7 +38,7 @@ from volplane.controller.actions import (
     warning,
 )
 from volplane.controller.logs import new_span, trace_of
-from volplane.controller.workqueue import AdaptiveConcurrency, ControllerMetrics, WorkQueue
+from volplane.controller.workqueue import NO_METRICS, AdaptiveConcurrency, ControllerMetrics, WorkQueue
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
@@ -93,7 +93,7 @@ class Runner:
     """Asked before each step; while it is false none is taken."""
     most_steps: int = 50
     """Of a pass. What needs more is never settled."""
-    metrics: ControllerMetrics | None = None
+    metrics: ControllerMetrics = NO_METRICS
     pure: Decide | None = None
     """What `decide` decides, without its memory; None = it has none."""
     follows: bool = field(init=False, default=False)
@@ -204,8 +204,7 @@ class Runner:
             seconds = self.queue.retry(key, backoff.RECONCILE_FAILED)
             self.reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
-        if self.metrics is not None:
-            self.metrics.pass_ended(self.name, result)
+        self.metrics.pass_ended(self.name, result)
 
     def _follow(self, key: str) -> str:
         self._rest(key)

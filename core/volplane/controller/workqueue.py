@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from volplane._delays import Backoff
 from volplane.kube.transport import ApiMetrics
@@ -39,19 +39,21 @@ class QueueCounters(NamedTuple):
     """Seconds until the worker was done with it."""
 
 
-class ControllerMetrics(ApiMetrics, Protocol):
-    """Where queues and runners count, beside what they call."""
+class ControllerMetrics(ApiMetrics):
+    """Where queues and runners count, beside what they call. This one counts nothing."""
 
     def queue_made(self, queue: str, depth: Callable[[], int]) -> QueueCounters:
         """Return the counters of the queue. A queue that is made again under its name replaces the former one.
 
         depth: how many keys wait in it now.
         """
-        ...
+        return QueueCounters()
 
     def pass_ended(self, runner: str, result: str) -> None:
         """result: done, wait, operation, conflict, unavailable, refused, error, unsettled, stopped."""
-        ...
+
+
+NO_METRICS: Final = ControllerMetrics()
 
 
 class WorkQueue:
@@ -67,7 +69,7 @@ class WorkQueue:
         *,
         flow: Callable[[str], str] = lambda _key: "",
         concurrency: AdaptiveConcurrency | None = None,
-        metrics: ControllerMetrics | None = None,
+        metrics: ControllerMetrics = NO_METRICS,
     ) -> None:
         """flow: the flow of a key, determined again each time it is queued. concurrency: how many keys of one flow may
         be in work at once; None: any number.
@@ -87,7 +89,7 @@ class WorkQueue:
         self._delayed: dict[str, tuple[float, asyncio.Handle]] = {}
         """Keys that are due later: the loop time, and what adds them then."""
         self.closed = False
-        self._counters = QueueCounters() if metrics is None else metrics.queue_made(name, self.__len__)
+        self._counters = metrics.queue_made(name, self.__len__)
 
     def add(self, key: str) -> None:
         """Queue a key now. Nothing happens if it is queued already, or after `close`."""

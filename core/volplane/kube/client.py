@@ -24,7 +24,7 @@ from volplane.kube.answers import Change, Listing, Page, changes, decoded, decod
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
-from volplane.kube.transport import ApiMetrics, Request, Transport
+from volplane.kube.transport import UNCOUNTED, ApiMetrics, Request, Transport
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Client:
     wait neither for that nor for connections that other calls use.
     """
 
-    def __init__(self, transport: Transport, *, metrics: ApiMetrics | None = None, deadline: float = 30.0) -> None:
+    def __init__(self, transport: Transport, *, metrics: ApiMetrics = UNCOUNTED, deadline: float = 30.0) -> None:
         self.server = str(getattr(transport, "server", ""))
         """The address of the API server, for people; "" in this process."""
         self._transport = transport
@@ -284,8 +284,7 @@ class Client:
         path = kind.path(namespace)
         request = Request(path=path, query=query, headers=self._headers, seconds=quiet)
         async with self._transport.stream(request) as stream:
-            if self._metrics is not None:
-                self._metrics.api_request("watch", kind.plural, stream.status, 0.0)
+            self._metrics.api_request("watch", kind.plural, stream.status, 0.0)
             if stream.status != 200:
                 raise error_from(stream.status, stream.headers, await stream.read(), call=f"GET {path}")
             self._breaker.record_success()
@@ -361,8 +360,7 @@ class Client:
             self._breaker.record_failure()
             raise
         finally:
-            if self._metrics is not None:
-                self._metrics.api_request(verb, resource, code, clock() - begun)
+            self._metrics.api_request(verb, resource, code, clock() - begun)
         if 200 <= code < 300:
             self.served.add(resource)
             self._date[:] = answer.headers.get("date", ""), clock()
@@ -418,8 +416,7 @@ class Client:
         except ValueError:
             about = KubeObject()
         _LOG.error("%s %s could not be read and is skipped: %s", kind.kind, about.key or "(no name)", error)
-        if self._metrics is not None:
-            self._metrics.undecodable(kind.plural)
+        self._metrics.undecodable(kind.plural)
         return about
 
 

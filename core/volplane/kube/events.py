@@ -26,7 +26,7 @@ from volplane.errors import ApiError, ApiForbidden, ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject, Metadata, ObjectReference, timestamp
-from volplane.kube.transport import ApiMetrics
+from volplane.kube.transport import UNCOUNTED, ApiMetrics
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class EventRecorder:
     instance: str
     """Which process this is, for `reportingInstance`."""
     now: Callable[[], datetime]
-    metrics: ApiMetrics | None = None
+    metrics: ApiMetrics = UNCOUNTED
     dropped: int = field(default=0, init=False)
     """Events that were neither written nor counted in a written one."""
 
@@ -263,8 +263,7 @@ class EventRecorder:
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
-        if self.metrics is not None:
-            self.metrics.event_dropped(why)
+        self.metrics.event_dropped(why)
 
 
 @dataclass(slots=True, eq=False)

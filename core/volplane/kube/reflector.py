@@ -21,7 +21,7 @@ from volplane.kube.answers import Change
 from volplane.kube.cache import Cache
 from volplane.kube.client import Client, full_list_if_expired
 from volplane.kube.objects import KubeObject
-from volplane.kube.transport import ApiMetrics
+from volplane.kube.transport import UNCOUNTED, ApiMetrics
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Reflector(Generic[T]):
     """Called when the server turns out to be restored from a backup; then it is listed again."""
     expired: Callable[[], None] = lambda: None
     """Called when the server does not know the version of a watch: it may be restored, and other kinds show that."""
-    metrics: ApiMetrics | None = None
+    metrics: ApiMetrics = UNCOUNTED
 
     def __post_init__(self) -> None:
         self.kind = self.cache.kind
@@ -100,8 +100,7 @@ class Reflector(Generic[T]):
                 self.expired()
             except ApiError as failed:
                 error, why = failed, "error"
-            if self.metrics is not None:
-                self.metrics.watch_ended(self.kind.plural, why)
+            self.metrics.watch_ended(self.kind.plural, why)
             if error is not None or not self._succeeded:
                 await self._pause(error)
 
@@ -126,8 +125,7 @@ class Reflector(Generic[T]):
                 seen.add(obj.key)
                 self.cache.observe(obj)
         self.cache.prune(seen, version)
-        if self.metrics is not None:
-            self.metrics.listed(self.kind.plural)
+        self.metrics.listed(self.kind.plural)
         return version
 
     async def _verify(self, version: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -67,8 +67,8 @@ class Transport(Protocol):
         """Close all connections. Requests in flight fail."""
 
 
-class ApiMetrics(Protocol):
-    """Where clients, reflectors and event recorders count."""
+class ApiMetrics:
+    """Where clients, reflectors and event recorders count. This one counts nothing."""
 
     def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
         """Count an exchange that ended with this HTTP code; 0: no answer."""
@@ -84,3 +84,6 @@ class ApiMetrics(Protocol):
 
     def event_dropped(self, why: str) -> None:
         """why: "queue" (full), "refused", or "unavailable" (when the process ended)."""
+
+
+UNCOUNTED: Final = ApiMetrics()

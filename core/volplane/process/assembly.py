@@ -18,9 +18,9 @@ from volplane.controller.actions import Recorder, Run
 from volplane.controller.controller import Controller, LateQueue, Role, Watch
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
-from volplane.controller.workqueue import ControllerMetrics, LoopTime
+from volplane.controller.workqueue import NO_METRICS, ControllerMetrics, LoopTime
 from volplane.drivers.driver import Driver, LoadedDrivers
-from volplane.drivers.executor import CallHook, HookCalls, HookExecutor
+from volplane.drivers.executor import CallHook, HookCalls, ThreadExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
@@ -48,7 +48,7 @@ class Dependencies:
 
     client: Client
     loaded: LoadedDrivers
-    executor: HookExecutor
+    executor: ThreadExecutor
     """Runs the hooks; the caller closes it."""
     recorder: Recorder
     sealer: Sealer
@@ -59,8 +59,8 @@ class Dependencies:
     """Returns the text of our term's `Fence`."""
     may_begin: Callable[[], bool] = lambda: True
     """Whether the lease lasts long enough to begin something that changes cluster or storage; for any thread."""
-    metrics: ControllerMetrics | None = None
-    """Of runners and reflectors; None = nothing is counted."""
+    metrics: ControllerMetrics = NO_METRICS
+    """Of runners and reflectors."""
     lifecycle_metrics: Metrics | None = None
     """Of claims, volumes, hooks and leaks; None = nothing is counted."""
     call_hook: CallHook = Driver.call

@@ -83,13 +83,13 @@ class MeasuredHooks:
                     return None  # The call finds out what exists.
                 self._provisioning.setdefault(claim.uid, (driver.name, _now()))
                 source = claim.spec.data_source.kind if claim.spec.data_source is not None else ""
-                return partial(self._metrics.provision_ended, class_of_claim(claim) or "", source)
+                return partial(self._metrics.attempt_ended, "provision", (class_of_claim(claim) or "", source))
             case DeleteRequest(volume=asset):
                 volume = self._volumes.get(asset.name)
                 if volume is None or volume.uid != asset.uid:
                     return None  # The asset never became a volume.
                 self._deleting.setdefault(volume.uid, (driver.name, _now()))
-                return partial(self._metrics.delete_ended, class_of_claim(volume) or "")
+                return partial(self._metrics.attempt_ended, "delete", (class_of_claim(volume) or "",))
         return None
 
     def _claim_changed(self, old: Claim | None, new: Claim | None) -> None:

@@ -37,10 +37,10 @@ def claim(version: int, phase: str, name: str = "c", storage_class: str = "fast"
 
 def test_what_happened_is_counted_under_the_provisioners_names() -> None:
     metrics = Metrics()
-    metrics.provision_ended("fast", "", 0.2)
-    metrics.provision_ended("fast", "VolumeSnapshot", None)
-    metrics.delete_ended("fast", 0.3)
-    metrics.delete_ended("fast", None)
+    metrics.attempt_ended("provision", ("fast", ""), 0.2)
+    metrics.attempt_ended("provision", ("fast", "VolumeSnapshot"), None)
+    metrics.attempt_ended("delete", ("fast",), 0.3)
+    metrics.attempt_ended("delete", ("fast",), None)
     prefix = "controller_persistentvolume"
     labels = {"class": "fast"}
     assert value(metrics, f"{prefix}claim_provision_total", source="", **labels) == 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from volplane import _delays as backoff
-from volplane.controller.workqueue import AdaptiveConcurrency, QueueCounters, WorkQueue
+from volplane.controller.workqueue import AdaptiveConcurrency, ControllerMetrics, QueueCounters, WorkQueue
 
 
 async def _take(queue: WorkQueue) -> str:
@@ -173,7 +173,7 @@ async def test_closing_ends_the_workers_and_takes_nothing_more() -> None:
     assert [worker.result() for worker in workers] == ["a", None, None]
 
 
-class _Counts:
+class _Counts(ControllerMetrics):
     def __init__(self) -> None:
         self.seen: list[tuple[object, ...]] = []
         self.depth: Callable[[], int] = lambda: -1

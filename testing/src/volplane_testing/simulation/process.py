@@ -14,7 +14,7 @@ from volplane.controller.actions import EventRecord
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.controller import Role
 from volplane.controller.leader import Leadership
-from volplane.controller.workqueue import QueueCounters
+from volplane.controller.workqueue import ControllerMetrics
 from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
@@ -58,10 +58,7 @@ class Installation:
 FIRST: Final = Installation(namespace=NAMESPACE, key=SEALING_KEY)
 
 
-def _ignore(_seconds: float = 0.0) -> None: ...
-
-
-class Meter:
+class Meter(ControllerMetrics):
     """Counts passes. A pass that ends with an error, too many passes, or a watch that fails long after the last fault
     breaks an invariant.
     """
@@ -80,17 +77,6 @@ class Meter:
             self._failed(runner, "made more passes than a finite run needs")
         if result in ("error", "unsettled"):
             self._failed(runner, result)
-
-    def queue_made(self, queue: str, depth: Callable[[], int]) -> QueueCounters:
-        return QueueCounters(added=_ignore, retried=_ignore, waited=_ignore, worked=_ignore)
-
-    def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None: ...
-
-    def undecodable(self, resource: str) -> None: ...
-
-    def event_dropped(self, why: str) -> None: ...
-
-    def listed(self, resource: str) -> None: ...
 
     def watch_ended(self, resource: str, why: str) -> None:
         if why == "error" and asyncio.get_running_loop().time() > self._calm_since() + STILL_BROKEN:
