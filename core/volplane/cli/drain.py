@@ -289,12 +289,15 @@ async def _drain(
     """Return what was held, and what is still held after the release or deletion."""
     async with access.cluster() as (client, leader):
         held = [each for _, each in await work.find(client)]
-        _table(console, held)
         if not held:
+            console.line("nothing is held")
             # A misspelt driver holds nothing either: a controller that answers knows the right names.
             with suppress(LeaderSilent):
                 require_driver(work.driver, (each["name"] for each in (await leader.ask("/status"))["drivers"]))
             return (), ()
+        console.heading("Held by volplane")
+        rows = [(each.kind, each.key, each.phase, each.driver or "?", each.asset or "-", each.why) for each in held]
+        console.table(("KIND", "NAME", "PHASE", "DRIVER", "ASSET", "BY"), rows, most=MOST_ROWS)
         if not yes:
             console.note(f"nothing was changed; {ADVICE[mode]}")
             return held, ()
@@ -316,15 +319,6 @@ async def _drain(
             console.note(f"what they were is left on the disks of {work.node}: erase these before they are used again")
         _report(console, left)
         return held, left
-
-
-def _table(console: Console, held: Sequence[Held]) -> None:
-    if not held:
-        console.line("nothing is held")
-        return
-    console.heading("Held by volplane")
-    rows = [(each.kind, each.key, each.phase, each.driver or "?", each.asset or "-", each.why) for each in held]
-    console.table(("KIND", "NAME", "PHASE", "DRIVER", "ASSET", "BY"), rows, most=MOST_ROWS)
 
 
 async def _check_controllers(client: Client, namespace: str, leader: Leader, mode: str) -> None:

@@ -81,7 +81,11 @@ def documents(wanted: Installation) -> Iterator[Json]:
         yield _object("Namespace", home=home, level=level)
     yield from _accounts(wanted, parsed, homes)
     for name, home in homes.items():
-        text = wanted.configuration if name == NAME else _configuration_of_nodes(wanted.configuration)
+        text = wanted.configuration
+        if name == NODE_NAME:
+            content = yaml.safe_load(text)
+            content["drivers"] = [driver for driver in content["drivers"] if driver.get("distributed")]
+            text = yaml.safe_dump(content, sort_keys=False)
         yield _object("ConfigMap", account=name, home=home, configuration=text)
     yield from _admission(wanted, parsed, homes)
     # The process reads the file when it starts: pods are replaced when it changes.
@@ -211,12 +215,6 @@ def _merged(rules: Iterable[Rule]) -> list[Rule]:
     for rule in rules:
         verbs.setdefault((rule.group, rule.resource, rule.names), {}).update(dict.fromkeys(rule.verbs))
     return [Rule(group, resource, tuple(all_verbs), named) for (group, resource, named), all_verbs in verbs.items()]
-
-
-def _configuration_of_nodes(text: str) -> str:
-    content = yaml.safe_load(text)
-    content["drivers"] = [driver for driver in content["drivers"] if driver.get("distributed")]
-    return yaml.safe_dump(content, sort_keys=False)
 
 
 def _admission(wanted: Installation, parsed: Configuration, homes: Mapping[str, str]) -> Iterator[Json]:

@@ -150,11 +150,11 @@ def _drivers(section: _Section) -> tuple[DriverSettings, ...]:
             name=each.text("name", required=True),
             backend=each.text("backend", required=True),
             options=each.mapping("options"),
-            concurrency=each.integer("concurrency"),
-            rate=each.number("rate"),
-            timeout=each.number("timeout"),
-            distributed=each.boolean("distributed"),
-            storage_capacity=each.boolean("storageCapacity"),
+            concurrency=each.value("concurrency", *_INTEGER),
+            rate=each.value("rate", *_NUMBER),
+            timeout=each.value("timeout", *_NUMBER),
+            distributed=bool(each.value("distributed", *_BOOLEAN)),
+            storage_capacity=bool(each.value("storageCapacity", *_BOOLEAN)),
             where=each.place,
         )
         for each in section.sections("drivers", _DRIVER_KEYS)
@@ -168,7 +168,7 @@ def _drivers(section: _Section) -> tuple[DriverSettings, ...]:
 
 def _scrubber(section: _Section) -> ScrubberSettings:
     defaults = ScrubberSettings()
-    template, allow_unsafe = section.mapping("template"), section.boolean("allowUnsafe")
+    template, allow_unsafe = section.mapping("template"), bool(section.value("allowUnsafe", *_BOOLEAN))
     flaws = [f"{section.at('template')}.{flaw}" for flaw in template_flaws(template, allow_unsafe=allow_unsafe)]
     if flaws:
         raise ConfigurationError("; ".join(flaws))
@@ -178,9 +178,9 @@ def _scrubber(section: _Section) -> ScrubberSettings:
         resources=section.mapping("resources"),
         tolerations=section.mappings("tolerations"),
         template=template,
-        attempts=section.integer("attempts") or defaults.attempts,
-        base_deadline=section.number("baseDeadline") or defaults.base_deadline,
-        deadline_per_gib=section.number("deadlinePerGiB") or defaults.deadline_per_gib,
+        attempts=section.value("attempts", *_INTEGER) or defaults.attempts,
+        base_deadline=section.value("baseDeadline", *_NUMBER) or defaults.base_deadline,
+        deadline_per_gib=section.value("deadlinePerGiB", *_NUMBER) or defaults.deadline_per_gib,
         allow_unsafe=allow_unsafe,
     )
 
@@ -291,6 +291,16 @@ def _mapping(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+_Fits = Callable[[Any], bool]
+_INTEGER: Final[tuple[str, _Fits]] = "a whole number, 1 to 1000", lambda it: type(it) is int and 1 <= it <= 1000
+_NUMBER: Final[tuple[str, _Fits]] = (
+    "a number above 0, at most 1e9",
+    lambda it: type(it) in (int, float) and 0 < it <= 1e9,
+)
+_BOOLEAN: Final[tuple[str, _Fits]] = "true or false", lambda it: isinstance(it, bool)
+"""What a value must be, for messages, and whether one is that."""
+
+
 class _Section:
     """A mapping of the file that has no other keys than `known`."""
 
@@ -316,25 +326,12 @@ class _Section:
             raise ConfigurationError(f"{self.at(key)}: is required")
         return value or ""
 
-    def value(self, key: str, expected: str, fits: Callable[[Any], bool]) -> Any:
+    def value(self, key: str, expected: str, fits: _Fits) -> Any:
         """Return what stands there if it fits; None for nothing."""
         value = self.content.get(key)
         if value is not None and not fits(value):
             raise _wrong(self.at(key), value, expected)
         return value
-
-    def integer(self, key: str) -> int | None:
-        number: int | None = self.value(
-            key, "a whole number, 1 to 1000", lambda it: type(it) is int and 1 <= it <= 1000
-        )
-        return number
-
-    def number(self, key: str) -> float | None:
-        given = self.value(key, "a number above 0, at most 1e9", lambda it: type(it) in (int, float) and 0 < it <= 1e9)
-        return None if given is None else float(given)
-
-    def boolean(self, key: str) -> bool:
-        return bool(self.value(key, "true or false", lambda it: isinstance(it, bool)))
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         value = self.content.get(key)
