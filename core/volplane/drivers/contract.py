@@ -43,6 +43,7 @@ RESULTS: Final[Mapping[str, tuple[type, ...]]] = {
 }
 """Hook -> the types that it may return, as its request names them."""
 
+_OF_GROUPS: Final = ("create_snapshot", "delete_group_snapshot", "find_group_snapshot")
 _CLONES: Final = get_args(get_type_hints(DriverInfo)["clones"])
 IN_TREE_PREFIX: Final = "kubernetes.io/"
 SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -266,15 +267,13 @@ def info_flaws(info: DriverInfo, hooks: AbstractSet[str]) -> list[str]:
     flaws = list(schema_flaws(info.parameters, of_class=True))
     if info.csi_driver_name is not None and driver_name_flaw(info.csi_driver_name):
         flaws.append(f"csi_driver_name {info.csi_driver_name!r} is no DNS subdomain")
-    missing = [hook for hook in ("attach", "detach") if info.attach_required and hook not in hooks]
-    flaws += [f"attach_required is set, but hook {hook} is missing" for hook in missing]
-    needed = [hook for hook in ("delete_snapshot", "find_snapshot") if hook not in hooks and "create_snapshot" in hooks]
-    flaws += [f"create_snapshot is there, but hook {hook} is missing" for hook in needed]
-    needed = ["create_snapshot", "delete_group_snapshot", "find_group_snapshot"]
-    missing = [hook for hook in needed if hook not in hooks and "create_group_snapshot" in hooks]
-    flaws += [f"create_group_snapshot is there, but hook {hook} is missing" for hook in missing]
-    if info.archives and "list_assets" not in hooks:
-        flaws.append("archives is set, but hook list_assets is missing")
+    for asks, what, needed in (
+        (info.attach_required, "attach_required is set", ("attach", "detach")),
+        ("create_snapshot" in hooks, "create_snapshot is there", ("delete_snapshot", "find_snapshot")),
+        ("create_group_snapshot" in hooks, "create_group_snapshot is there", _OF_GROUPS),
+        (info.archives, "archives is set", ("list_assets",)),
+    ):
+        flaws += [f"{what}, but hook {hook} is missing" for hook in needed if asks and hook not in hooks]
     flaws += [f"snapshot_parameters: {flaw}" for flaw in schema_flaws(info.snapshot_parameters, of_class=True)]
     if info.clones not in _CLONES:
         flaws.append(f"clones is {info.clones!r}, expected one of {', '.join(map(repr, _CLONES))}")

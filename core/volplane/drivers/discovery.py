@@ -24,7 +24,7 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -58,14 +58,6 @@ class Installed:
         return f"{self.kind} {self.name} ({self.distribution})"
 
 
-class PluginSource(Protocol):
-    def names(self, kind: str) -> tuple[str, ...]:
-        """Return the sorted names of all plugins of a kind: "backend" or "extension"."""
-
-    def load(self, kind: str, name: str) -> Plugin:
-        """Import one plugin. May block for `IMPORT_DEADLINE` seconds, in any thread. Raises PluginError."""
-
-
 class InstalledPlugins:
     """The plugins whose distributions are installed, each imported at most once."""
 
@@ -79,9 +71,11 @@ class InstalledPlugins:
         self._loaded: dict[tuple[str, str], Plugin | PluginError] = {}
 
     def names(self, kind: str) -> tuple[str, ...]:
+        """Return the sorted names of all plugins of a kind: "backend" or "extension"."""
         return tuple(sorted(name for k, name in self.entries if k == kind))
 
     def load(self, kind: str, name: str) -> Plugin:
+        """Import one plugin. May block for `deadline` seconds, in any thread. Raises PluginError."""
         key = (kind, name)
         if key not in self.entries:
             raise PluginError(f"{kind} {name!r} is not installed{nearest(name, self.names(kind))}")

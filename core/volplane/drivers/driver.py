@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import PurePath
-from types import FrameType
 from typing import Any, Final, TypeVar
 
 import pluggy
@@ -213,13 +212,13 @@ class Driver:
     def _place(self, error: BaseException) -> str:
         """Return the last line of the backend's own code that led to an error; "" if none did."""
         tops = {type(each).__module__.partition(".")[0] for each in self._hooks.get_plugins()}
-        frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _top(frame) in tops]
+        frames = [
+            (frame, line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if str(frame.f_globals.get("__name__", "")).partition(".")[0] in tops
+        ]
         frame, line = frames[-1] if frames else (None, 0)
         return f" (line {line} of {PurePath(frame.f_code.co_filename).name})" if frame is not None else ""
-
-
-def _top(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 # --- what became of the configured drivers ----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from volplane._delays import LIVE_STATE_FORBIDS
 from volplane.assets import InProgress
@@ -46,7 +46,7 @@ class HookCalls:
     """Calls the hooks of all drivers. Belongs to one event loop."""
 
     loaded: InitVar[LoadedDrivers]
-    executor: HookExecutor
+    executor: ThreadExecutor
     _: KW_ONLY
     metrics: Metrics | None = None
     call_hook: CallHook = Driver.call
@@ -84,7 +84,7 @@ class HookCalls:
 
         timeout: seconds; None: the driver's. The request's context carries it, and its `cancelled` is true once the
         caller has stopped waiting. Raises what `Driver.call` raises, OutcomeUnknown after the timeout (see
-        `HookExecutor`), Again if the lease is over, and KeyError for a driver that was not loaded.
+        `ThreadExecutor`), Again if the lease is over, and KeyError for a driver that was not loaded.
         """
         facade = self.drivers[driver.name]
         if request.hook in _ABOUT_THE_DRIVER and self.running(driver.name, request.hook, overrun=True):
@@ -121,23 +121,6 @@ class HookCalls:
             self.fenced(error.fence)
             raise
         return result
-
-
-class HookExecutor(Protocol):
-    """Runs hooks. Belongs to one event loop."""
-
-    async def call(self, call: PendingCall) -> Any:
-        """Run the hook and wait for it, at most its timeout.
-
-        A call that overruns raises `OutcomeUnknown`, sets `abandoned`, and keeps the asset of its operation locked
-        until the hook returns. A call that found no free thread in time raises `Unavailable`: the hook was not called.
-        """
-
-    def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
-        """Return the calls that have not returned, of one driver or of all, oldest first."""
-
-    def close(self) -> None:
-        """End idle threads. Running hooks continue in daemon threads, which do not keep the process alive."""
 
 
 @dataclass(slots=True, eq=False)
@@ -196,7 +179,7 @@ class PendingCall:
         self._decide()
 
     async def wait(self, withdraw: Callable[[PendingCall], bool]) -> Any:
-        """Wait as `HookExecutor.call`. withdraw: called if the wait ends; whether no thread takes the call."""
+        """Wait as `ThreadExecutor.call`. withdraw: called if the wait ends; whether no thread takes the call."""
         timer = asyncio.get_running_loop().call_later(self.timeout, self._decide)
         try:
             await self.decided
@@ -235,13 +218,21 @@ class PendingCall:
 
 @dataclass(eq=False, repr=False)
 class ThreadExecutor:
-    """`HookExecutor` with worker threads for each driver: one whose hooks hang takes no threads of another."""
+    """Runs hooks in worker threads of each driver: one whose hooks hang takes no threads of another.
+
+    Belongs to one event loop.
+    """
 
     _limits: Mapping[str, DriverLimits] = field(default_factory=dict)
     """Per driver name; others get the defaults of `DriverLimits`."""
     _pools: dict[str, _Pool] = field(default_factory=dict)
 
     async def call(self, call: PendingCall) -> Any:
+        """Run the hook and wait for it, at most its timeout.
+
+        A call that overruns raises `OutcomeUnknown`, sets `abandoned`, and keeps the asset of its operation locked
+        until the hook returns. A call that found no free thread in time raises `Unavailable`: the hook was not called.
+        """
         if (pool := self._pools.get(call.driver)) is None:
             size = self._limits.get(call.driver, DriverLimits()).concurrency + SPARE_THREADS
             pool = self._pools[call.driver] = _Pool(call.driver, size, asyncio.get_running_loop())
@@ -250,10 +241,12 @@ class ThreadExecutor:
         return await call.wait(pool.withdraw)
 
     def running(self, driver: str | None = None) -> tuple[PendingCall, ...]:
+        """Return the calls that have not returned, of one driver or of all, oldest first."""
         calls = (call for name, pool in self._pools.items() if driver in (None, name) for call in tuple(pool.calls))
         return tuple(sorted(calls, key=lambda call: call.begun or 0.0))
 
     def close(self) -> None:
+        """End idle threads. Running hooks continue in daemon threads, which do not keep the process alive."""
         for pool in self._pools.values():
             pool.close()
 

@@ -17,7 +17,7 @@ from volplane._messages import one_line
 from volplane.controller.config import Configuration, DriverSettings, ExtensionSettings
 from volplane.drivers import contract
 from volplane.drivers.contract import Plugin
-from volplane.drivers.discovery import IMPORT_DEADLINE, PluginSource
+from volplane.drivers.discovery import IMPORT_DEADLINE, InstalledPlugins
 from volplane.drivers.driver import BrokenDriver, Driver, Extension, LoadedDrivers, PendingDriver
 from volplane.drivers.parameters import driver_options
 from volplane.errors import ConfigurationError, PluginError, VolplaneError
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def load_drivers(
-    configuration: Configuration, plugins: PluginSource, *, node_name: str | None = None, grace: float | None = None
+    configuration: Configuration, plugins: InstalledPlugins, *, node_name: str | None = None, grace: float | None = None
 ) -> LoadedDrivers:
     """Make every configured driver, or those of `default_drivers`. Never raises for one that cannot be made.
 
@@ -78,7 +78,7 @@ def load_drivers(
 
 
 def _begin(
-    settings: DriverSettings, extensions: tuple[Extension, ...], plugins: PluginSource, *, on_nodes: bool
+    settings: DriverSettings, extensions: tuple[Extension, ...], plugins: InstalledPlugins, *, on_nodes: bool
 ) -> PendingDriver:
     pending = PendingDriver(name=settings.name, backend=settings.backend, on_nodes=on_nodes)
 
@@ -99,7 +99,7 @@ def _begin(
 
 
 def default_drivers(
-    plugins: PluginSource, grace: float | None = None
+    plugins: InstalledPlugins, grace: float | None = None
 ) -> tuple[tuple[DriverSettings, ...], tuple[BrokenDriver, ...]]:
     """Return every backend with a default driver name that needs no options, and those that cannot be imported.
 
@@ -131,7 +131,7 @@ def default_drivers(
 
 
 def _extensions(
-    settings: tuple[ExtensionSettings, ...], plugins: PluginSource, grace: float | None
+    settings: tuple[ExtensionSettings, ...], plugins: InstalledPlugins, grace: float | None
 ) -> tuple[tuple[Extension, ...], list[str]]:
     def load(each: ExtensionSettings) -> Extension:
         plugin = _load("extension", each.name, plugins)
@@ -156,7 +156,7 @@ def _say_what_takes_long(loading: Mapping[str, Future[Any]], grace: float | None
         log.warning("all drivers wait until these plugins are loaded: %s; %s", ", ".join(names), why)
 
 
-def _load(kind: str, name: str, plugins: PluginSource) -> Plugin:
+def _load(kind: str, name: str, plugins: InstalledPlugins) -> Plugin:
     return within(2 * IMPORT_DEADLINE, f"importing the {kind}", plugins.load, kind, name)
 
 

@@ -20,7 +20,7 @@ from volplane.controller.controller import Controller, Role
 from volplane.controller.leader import Leadership
 from volplane.controller.runner import Runner
 from volplane.drivers.driver import problem
-from volplane.drivers.executor import HookExecutor
+from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.explain.explain import Explainer, Explanation, what_it_does
 from volplane.kube.cache import Cache
@@ -57,7 +57,7 @@ class ControlPlane:
     caches: Mapping[str, Cache[Any]]
     """By the plural of their kind. Controllers start once they are synced."""
     drivers: DriverRegistry
-    executor: HookExecutor
+    executor: ThreadExecutor
     """Of the hooks; the caller closes it."""
     operations: OperationRegistry
     controllers: Mapping[str, Controller]
@@ -78,15 +78,6 @@ class ControlPlane:
     def synced(self) -> bool:
         """Whether every cache holds what the server had when it was listed."""
         return all(cache.listed.is_set() for cache in self.caches.values())
-
-    def follow(self) -> None:
-        """Let `run` fill the caches and decide, and take no step until `lead`."""
-        for runner in self.runners:
-            runner.follows = True
-
-    def lead(self) -> None:
-        for runner in self.runners:
-            runner.lead()
 
     async def wait_synced(self) -> None:
         for cache in self.caches.values():
@@ -205,7 +196,8 @@ class Term:
         plane = self.plane
         async with asyncio.TaskGroup() as group:
             events = group.create_task(self.recorder.run(), name="events")
-            plane.lead()
+            for runner in plane.runners:
+                runner.lead()
             controllers = group.create_task(self._work(), name="controllers")
             finding = [group.create_task(self._check_leaks(), name="leak check")]
             if plane.attachments is not None:

@@ -26,7 +26,7 @@ from volplane.controller.config import Configuration
 from volplane.controller.controller import Role
 from volplane.controller.leader import RENEW_PERIOD, Elector, Leadership
 from volplane.controller.metrics import Metrics
-from volplane.drivers.discovery import InstalledPlugins, PluginSource
+from volplane.drivers.discovery import InstalledPlugins
 from volplane.drivers.driver import BrokenDriver, Driver, DriverStatus, LoadedDrivers, problem
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import in_daemon_thread, load_drivers
@@ -92,7 +92,7 @@ class ControllerProcess:
     options: Options
     _: KW_ONLY
     metrics: Metrics
-    plugins: PluginSource = field(default_factory=InstalledPlugins)
+    plugins: InstalledPlugins = field(default_factory=InstalledPlugins)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     """The wall clock."""
 
@@ -325,7 +325,8 @@ class ControllerProcess:
     async def _follow(self) -> Term:
         """Build the next term, and keep its caches and indexes as they must be when this process leads."""
         term = self._build(*await self._bootstrap.run(self._loaded.on_nodes))
-        term.plane.follow()
+        for runner in term.plane.runners:
+            runner.follows = True
         term.following = asyncio.create_task(term.plane.run(), name="controllers")
         term.counted, self.metrics.counted = self.metrics.counted, Counter()  # Of all processes the leader shows them.
         return term
@@ -381,7 +382,7 @@ class ControllerProcess:
 
 
 async def read_control_plane(
-    client: Client, configuration: Configuration, options: Options, *, plugins: PluginSource | None = None
+    client: Client, configuration: Configuration, options: Options, *, plugins: InstalledPlugins | None = None
 ) -> tuple[ControlPlane, tuple[str, ...]]:
     """Fill the caches of a control plane once; return it, and sentences on what is not known. Its runners never run.
 

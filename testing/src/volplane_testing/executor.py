@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from volplane.drivers.executor import PendingCall
+from volplane.drivers.executor import PendingCall, ThreadExecutor
 from volplane.errors import OutcomeUnknown
 
 __all__ = ["InlineExecutor", "Latency"]
@@ -15,8 +15,8 @@ Latency = Callable[[str, str], tuple[float, float]]
 """(driver, what) -> loop seconds that pass before the hook takes effect, and between its effect and its return."""
 
 
-class InlineExecutor:
-    """`HookExecutor` that runs hooks in the loop itself, for simulations in virtual time: hooks must not block.
+class InlineExecutor(ThreadExecutor):
+    """Runs hooks in the loop itself instead of threads, for simulations in virtual time: hooks must not block.
 
     `latency` makes hooks slow, or late: one that takes longer than its deadline still takes effect afterwards, as a
     thread would.

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from volplane._messages import nearest
 from volplane.drivers.contract import Plugin
+from volplane.drivers.discovery import InstalledPlugins
 from volplane.errors import PluginError
 
 __all__ = ["GivenPlugins"]
 
 
-class GivenPlugins:
-    """A `volplane.drivers.discovery.PluginSource` of these plugins."""
+class GivenPlugins(InstalledPlugins):
+    """These plugins, as if they were installed."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
         self._plugins = {(plugin.kind, plugin.name): plugin for plugin in plugins}

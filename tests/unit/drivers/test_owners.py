@@ -13,7 +13,7 @@ from backends import start_all
 from volplane import Done, ListRequest, Unavailable, VolumeSource, hookimpl
 from volplane.drivers import owners
 from volplane.drivers.driver import BrokenDriver, LoadedDrivers
-from volplane.drivers.executor import HookCalls, HookExecutor, ThreadExecutor
+from volplane.drivers.executor import HookCalls, ThreadExecutor
 from volplane.drivers.loading import build_driver
 from volplane.drivers.owners import SourceOwner
 from volplane.drivers.registry import DriverRegistry
@@ -30,7 +30,7 @@ def source(path: str) -> VolumeSource:
 class Site:
     """Drivers that own what lies below a directory of their name, and the calls that they get."""
 
-    def __init__(self, kit: Any, *names: str, executor: HookExecutor | None = None, broken: str = "") -> None:
+    def __init__(self, kit: Any, *names: str, executor: ThreadExecutor | None = None, broken: str = "") -> None:
         self.asked: list[tuple[str, str]] = []
         self.answer: dict[str, Callable[[VolumeSource], Any]] = {}
         self.start_error: Exception | None = None
