@@ -29,7 +29,6 @@ _SECONDS: Final = 3.0
 
 
 def main() -> None:
-    """Print what the last word may be."""
     *given, last = sys.argv[1:] or [""]
     line = {"COMP_WORDS": shlex.join(["volplane", *given, last]), "COMP_CWORD": str(len(given) + 1)}
     os.environ.update({**line, "_VOLPLANE_COMPLETE": "complete_bash"})

@@ -49,8 +49,6 @@ KINDS: Mapping[str, Kind[Any]] = {"attachment": ATTACHMENTS, "volume": VOLUMES, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """An object that is still held."""
-
     held: Held
     by: tuple[str, ...]
     """Finalizers, claim, pods and the controllers' reason, as texts for people."""
@@ -63,7 +61,6 @@ class Drain:
     driver: str
     """Only what this driver made; "" = every driver."""
     namespace: str
-    """Ours."""
     timeout: float
     """Seconds that a deletion may take."""
     node: str = ""

@@ -227,8 +227,6 @@ def status(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What `status` shows."""
-
     told: Mapping[str, Any]
     """By the leader; empty if it does not answer."""
     notes: Sequence[str]

@@ -54,7 +54,6 @@ class Installation:
     """The controllers that `option` selects."""
     image: str
     configuration: str
-    """Text of the file."""
     replicas: int = 2
     monitoring: bool = False
     network_policies: bool = True

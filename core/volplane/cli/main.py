@@ -47,7 +47,6 @@ class Command:
     """A command, by its module or entry point."""
 
     summary: str
-    """Its line in the help."""
     extra: str = ""
     """The extra of `volplane` that installs the command; "" = it is in the core."""
     module: str = ""

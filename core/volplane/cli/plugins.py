@@ -25,7 +25,6 @@ _EXAMPLES: Final = (
     *("example", "/example", "example.com", "nfs://example.com/example", "192.0.2.1"),
     *("true", "1Gi", "1m", "key=value", "env:EXAMPLE"),
 )
-"""Values that options may take."""
 
 Config = Annotated[Path | None, path_option("--config", "FILE", "Configuration file whose drivers to show.")]
 

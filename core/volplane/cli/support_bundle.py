@@ -42,7 +42,6 @@ KINDS: Final = (
     *(kinds.ATTACHMENTS, kinds.CSI_DRIVERS, kinds.CSI_NODES),
 )
 OF_STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass"})
-"""Kinds of objects whose events are read."""
 MOST_OBJECTS: Final = 20_000
 """Maximum objects per kind; the bundle lists what was omitted."""
 LOG_LINES: Final = 10_000

@@ -56,7 +56,6 @@ Guard = Callable[[str, Mapping[str, str], str], Awaitable[tuple[int, str]]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
     unready: Callable[[], Sequence[str]]
-    """Reasons why the process is not ready."""
     metrics: Callable[[], bytes]
     """The exposition; made in a thread."""
     measure: Callable[[], None] = lambda: None
@@ -168,7 +167,6 @@ class _Server(web.Server):
         return self._new[address] > _MOST_A_SECOND
 
     def health(self, path: str) -> tuple[int, str]:
-        """Return status and text of /healthz, /livez or /readyz."""
         if path != "/readyz":
             return 200, "ok\n"
         reasons = self._pages.unready()

@@ -102,7 +102,6 @@ class Elector:
     failing: str = field(init=False, default="")
     """Why the lease can be neither read nor taken; empty while it can."""
     leadership: Leadership | None = field(init=False, default=None)
-    """What this process holds now."""
     _lease: Lease = field(init=False, default_factory=Lease)
     """The Lease as this process saw it last while it held it."""
 

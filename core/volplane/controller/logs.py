@@ -43,7 +43,6 @@ _QUIET = ("aiohttp.access", "asyncio", "kubernetes", "botocore", "urllib3", "goo
 
 
 def fields() -> Mapping[str, str]:
-    """Return the fields bound to the running task."""
     return _FIELDS.get(_NONE)
 
 
@@ -97,13 +96,11 @@ def log_stray_errors() -> None:
             name = failed.thread.name if failed.thread is not None else "unknown"
             log.error("thread %s has ended with an error", name, exc_info=failed.exc_value or False)
 
-    def unraisable(failed: sys.UnraisableHookArgs) -> None:
-        text = failed.err_msg or "an error that cannot be raised"
-        log.error("%s: %r", text, failed.object, exc_info=failed.exc_value or False)
-
     threading.excepthook = in_thread
     sys.excepthook = lambda _kind, error, _trace: log.critical("the process ends with an error", exc_info=error)
-    sys.unraisablehook = unraisable
+    sys.unraisablehook = lambda failed: log.error(
+        "%s: %r", failed.err_msg or "an error that cannot be raised", failed.object, exc_info=failed.exc_value or False
+    )
 
 
 def _bind(record: logging.LogRecord) -> bool:

@@ -18,6 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from volplane._shared import COLLECTORS
 from volplane.controller.workqueue import ControllerMetrics, QueueCounters
+from volplane.kube.transport import Counted
 
 _LATENCY: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _HOOK: Final = (*_LATENCY, 30.0, 120.0, 600.0)
@@ -90,15 +91,17 @@ class Metrics(ControllerMetrics):
         self._request_seconds = histogram(
             "rest_client_request_duration_seconds{method,resource}", "How long calls of the API server took", _LATENCY
         )
-        self._undecodable = counter(
-            "volplane_undecodable_objects_total{resource}", "Objects skipped because they break the schema"
-        )
-        self._lists = counter(
-            "volplane_reflector_lists_total{resource}",
-            "Times a kind was listed: at the start and after a watch was lost",
-        )
-        self._watch_ends = counter("volplane_reflector_watch_ends_total{resource,why}", "Watches that ended, and why")
-        self._events_dropped = counter("volplane_events_dropped_total{why}", "Events not written, and why")
+        self._counters: dict[Counted, Series[Counter]] = {
+            "undecodable": counter(
+                "volplane_undecodable_objects_total{resource}", "Objects skipped because they break the schema"
+            ),
+            "listed": counter(
+                "volplane_reflector_lists_total{resource}",
+                "Times a kind was listed: at the start and after a watch was lost",
+            ),
+            "watch ended": counter("volplane_reflector_watch_ends_total{resource,why}", "Watches that ended, and why"),
+            "event dropped": counter("volplane_events_dropped_total{why}", "Events not written, and why"),
+        }
 
         # Work queues and passes, under the names of client-go's workqueue.
         self._added = counter("workqueue_adds_total{name}", "Keys added to a queue")
@@ -108,7 +111,7 @@ class Metrics(ControllerMetrics):
         )
         self._worked = histogram("workqueue_work_duration_seconds{name}", "How long workers took for a key", _LATENCY)
         self._retried = counter("workqueue_retries_total{name}", "Keys that came back after a failure")
-        self._passes = counter(
+        self._counters["pass ended"] = counter(
             "volplane_reconcile_total{controller,result}", "Passes over an object, by how they ended"
         )
 
@@ -238,17 +241,8 @@ class Metrics(ControllerMetrics):
         self._requests[verb, resource, str(code)].inc()
         self._request_seconds[verb, resource].observe(seconds)
 
-    def undecodable(self, resource: str) -> None:
-        self._undecodable[(resource,)].inc()
-
-    def listed(self, resource: str) -> None:
-        self._lists[(resource,)].inc()
-
-    def watch_ended(self, resource: str, why: str) -> None:
-        self._watch_ends[resource, why].inc()
-
-    def event_dropped(self, why: str) -> None:
-        self._events_dropped[(why,)].inc()
+    def count(self, what: Counted, *labels: str) -> None:
+        self._counters[what][labels].inc()
 
     def queue_made(self, queue: str, depth: Callable[[], int]) -> QueueCounters:
         self._depth[(queue,)].set_function(depth)
@@ -258,9 +252,6 @@ class Metrics(ControllerMetrics):
             waited=self._waited[(queue,)].observe,
             worked=self._worked[(queue,)].observe,
         )
-
-    def pass_ended(self, runner: str, result: str) -> None:
-        self._passes[runner, result].inc()
 
     def hook_ended(self, driver: str, hook: str, seconds: float, result: str) -> None:
         """Count a call of a hook. result: "ok", "in_progress", or the class of the error."""

@@ -68,7 +68,6 @@ class Runner:
     """Keeps the objects of one kind as they should be."""
 
     name: str
-    """For logs and metrics."""
     decide: Decide
     _: KW_ONLY
     kind: Kind[Any]
@@ -204,7 +203,7 @@ class Runner:
             seconds = self.queue.retry(key, backoff.RECONCILE_FAILED)
             self.reasons[key] = f"an internal error: {type(error).__name__}: {error}"
             _LOG.exception("deciding failed; trying again in %.3g s", seconds)
-        self.metrics.pass_ended(self.name, result)
+        self.metrics.count("pass ended", self.name, result)
 
     def _follow(self, key: str) -> str:
         self._rest(key)

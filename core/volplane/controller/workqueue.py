@@ -49,9 +49,6 @@ class ControllerMetrics(ApiMetrics):
         """
         return QueueCounters()
 
-    def pass_ended(self, runner: str, result: str) -> None:
-        """result: done, wait, operation, conflict, unavailable, refused, error, unsettled, stopped."""
-
 
 NO_METRICS: Final = ControllerMetrics()
 

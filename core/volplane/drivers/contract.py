@@ -30,7 +30,6 @@ SPEC_MARK: Final = f"{PROJECT}_spec"
 _IMPL_MARK: Final = f"{PROJECT}_impl"
 
 HOOKS: Final = frozenset(name for name, value in vars(BackendSpec).items() if hasattr(value, SPEC_MARK))
-"""Names of all hooks of the contract."""
 
 LONGEST_HANDLE: Final = 1024
 LONGEST_STATE: Final = 4096

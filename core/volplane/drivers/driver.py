@@ -54,7 +54,6 @@ class DriverView:
     hooks: frozenset[str]
     """Names of the hooks that the backend implements."""
     options: ParameterSchema = field(default_factory=ParameterSchema)
-    """Schema of the driver's options."""
     _flaws: dict[tuple[tuple[str, str], ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def supports(self, hook: str) -> bool:
@@ -288,7 +287,6 @@ class LoadedDrivers:
     publishing: frozenset[str] = frozenset()
     """Names of the drivers whose capacity is published, if they measure it."""
     pending: tuple[PendingDriver, ...] = ()
-    """Those that are still being made."""
 
     def settled(self) -> LoadedDrivers:
         """Return a copy in which the pending drivers that are made, or broken, are in their places."""

@@ -50,7 +50,6 @@ class HookCalls:
     _: KW_ONLY
     metrics: Metrics | None = None
     call_hook: CallHook = Driver.call
-    """What the executor's thread does."""
     may_begin: Callable[[], bool] = lambda: True
     """Whether a hook that changes storage may be called now. Called in the driver's threads, as `fenced` is."""
     fenced: Callable[[str], None] = lambda _term: None
@@ -271,7 +270,6 @@ class _Pool:
     _idle: list[queue.SimpleQueue[PendingCall | None]] = field(default_factory=list)
     """The inboxes of threads that have nothing to do. None ends a thread."""
     _timer: asyncio.TimerHandle | None = None
-    """Calls `_look_again`, while calls wait."""
     _closed: bool = False
 
     def close(self) -> None:

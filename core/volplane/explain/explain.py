@@ -40,26 +40,19 @@ _REFUSED_CLAIM = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """An explanation of one object, in sentences."""
-
     kind: str
     name: str
     found: bool = True
-    """Whether the object exists."""
     situation: tuple[str, ...]
-    """Where it stands."""
     tried: tuple[str, ...] = ()
     """Its operations, with their last errors."""
     next: tuple[str, ...] = ()
-    """What happens next, and when."""
     logs: tuple[str, ...] = ()
     """By what its lines in logs are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explainer:
-    """What explanations are made of."""
-
     cluster: ClusterState
     controllers: Mapping[str, Controller]
     """By their queues."""
@@ -67,13 +60,11 @@ class Explainer:
     """(queue, key) -> why the key waits, by the last pass over it."""
     operations: Sequence[OperationState] = ()
     binds: bool = True
-    """Whether this process is the binder."""
     expands: bool = True
     """Whether this process changes the volumes of bound claims."""
     drivers: Sequence[str] = ()
     """Names of all configured drivers, usable or not."""
     findings: Callable[[], Iterable[Finding]] = tuple
-    """What the last leak check found."""
 
     def explain(self, kind: str, key: str) -> Explanation:
         """Explain an object. kind: claim, volume, class, snapshot or group. key: `namespace/name`, or the name."""
@@ -258,7 +249,6 @@ class Explainer:
 
 
 def explain_attachment(attachment: VolumeAttachment) -> Explanation:
-    """Explain an attachment by what it says itself."""
     volume = attachment.spec.source.persistent_volume_name or "(inline)"
     return Explanation(
         kind="attachment",

@@ -104,9 +104,7 @@ class Bootstrap:
     client: Client = field(kw_only=False)
     namespace: str
     labels: Mapping[str, str] | None = None
-    """Of the namespace."""
     cluster_id: str | None = None
-    """As configured."""
     on_node: bool = False
     """Whether the process serves a node: the central one makes the key, whatever the account of the nodes may do."""
     trouble: str = field(default="", init=False)

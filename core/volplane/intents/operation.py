@@ -75,7 +75,6 @@ class OperationDeps:
     registry: OperationRegistry
     recorder: Recorder
     metrics: Metrics | None
-    """None: nothing is counted."""
     queue: Callable[[str], Queue]
     """The queue of this name. What is queued is dropped if this process does not have it."""
     listing: Mapping[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))

@@ -32,8 +32,6 @@ Report = Callable[[Kind[Any], msgspec.Raw, Exception], KubeObject]
 
 
 class ListMetadata(Fields):
-    """meta/v1 ListMeta."""
-
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 

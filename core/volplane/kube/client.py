@@ -114,7 +114,6 @@ class Client:
         return self._object(kind, await self._send("get", kind.plural, kind.path_of(key), seconds=seconds))
 
     async def find(self, kind: Kind[T], key: str, *, seconds: float | None = None) -> T | None:
-        """Read one object from the server; None if it is absent."""
         try:
             return await self.get(kind, key, seconds=seconds)
         except ApiNotFound:
@@ -416,7 +415,7 @@ class Client:
         except ValueError:
             about = KubeObject()
         _LOG.error("%s %s could not be read and is skipped: %s", kind.kind, about.key or "(no name)", error)
-        self._metrics.undecodable(kind.plural)
+        self._metrics.count("undecodable", kind.plural)
         return about
 
 

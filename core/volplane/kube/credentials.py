@@ -28,7 +28,6 @@ from volplane.kube.transport import Response
 _LOG = logging.getLogger(__name__)
 
 _REFRESH_SECONDS = 60.0
-"""Between two looks at the files."""
 _RENEW_SECONDS = 10.0
 """After a look that did not help, the shortest time until a refused request leads to another."""
 _PLUGIN_SECONDS = 30.0
@@ -55,8 +54,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Protocol):
-    """Where an identity comes from."""
-
     async def read(self, *, refused: bool) -> Identity:
         """Return the identity as it is now; the former one itself if nothing changed.
 

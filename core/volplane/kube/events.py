@@ -72,8 +72,6 @@ EVENTS: Kind[Event] = Kind("v1", "Event", "events", True, Event)
 
 
 class EventRecord(msgspec.Struct, frozen=True):
-    """An Event to record on an object."""
-
     kind: Kind[Any]
     about: KubeObject
     type: str
@@ -263,7 +261,7 @@ class EventRecorder:
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
-        self.metrics.event_dropped(why)
+        self.metrics.count("event dropped", why)
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,6 @@ class Kind(Generic[T]):
     whole: bool = False
     """All of a namespace are read together, as one object; its key is the namespace and a slash."""
     prefix: str = field(init=False, repr=False, compare=False)
-    """Where the paths of the group begin."""
 
     def __post_init__(self) -> None:
         group = "apis" if "/" in self.api_version else "api"

@@ -55,7 +55,6 @@ def endpoint_of(lease: Lease) -> Endpoint | None:
 
 
 def fence_of(lease: Lease) -> Fence:
-    """Return the term of leadership that the Lease shows."""
     return Fence(lease.spec.lease_transitions or 0, lease.spec.holder_identity or "", lease.uid)
 
 

@@ -44,8 +44,6 @@ class Metadata(Fields):
 
 
 class KubeObject(Fields):
-    """What all kinds share."""
-
     metadata: Metadata = msgspec.field(default_factory=Metadata)
 
     @property

@@ -70,7 +70,6 @@ class Reflector(Generic[T]):
         self._version: int | None = None
         """Where to go on watching; None: list first."""
         self._bookmarked = False
-        """Whether the last watch got a bookmark."""
         self._regular = True
         """Whether no watch fell silent that followed one with a bookmark: they come even while nothing changes."""
         self._doubtful = False
@@ -100,7 +99,7 @@ class Reflector(Generic[T]):
                 self.expired()
             except ApiError as failed:
                 error, why = failed, "error"
-            self.metrics.watch_ended(self.kind.plural, why)
+            self.metrics.count("watch ended", self.kind.plural, why)
             if error is not None or not self._succeeded:
                 await self._pause(error)
 
@@ -125,7 +124,7 @@ class Reflector(Generic[T]):
                 seen.add(obj.key)
                 self.cache.observe(obj)
         self.cache.prune(seen, version)
-        self.metrics.listed(self.kind.plural)
+        self.metrics.count("listed", self.kind.plural)
         return version
 
     async def _verify(self, version: int) -> None:

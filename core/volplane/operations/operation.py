@@ -62,7 +62,6 @@ class Operation:
     task: asyncio.Task[Any] | None = None
     error: BaseException | None = None
     held: list[asyncio.Future[None]] = field(default_factory=list)
-    """Hooks that it called."""
     waiters: dict[str, Requeue] = field(default_factory=dict)
     """By name, operations that were refused because of this one."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -173,7 +172,6 @@ class Pauses:
         """By driver and group."""
 
     def waiting(self) -> Iterator[Pause]:
-        """Return the pauses that are not over."""
         now = asyncio.get_running_loop().time()
         return (pause for pause in self.by_name.values() if now < pause.until)
 

@@ -64,7 +64,6 @@ class Dependencies:
     lifecycle_metrics: Metrics | None = None
     """Of claims, volumes, hooks and leaks; None = nothing is counted."""
     call_hook: CallHook = Driver.call
-    """Calls a hook in a thread of the executor."""
     fenced: Callable[[str], None] = lambda _term: None
     """Gets the term of a later leader that a storage knows, in a thread of the executor."""
 

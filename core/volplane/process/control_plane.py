@@ -64,7 +64,6 @@ class ControlPlane:
     """By their queues."""
     runners: Sequence[Runner]
     reflectors: Sequence[Reflector[Any]]
-    """One per watch."""
     leak_check: LeakCheck
     """Runs only if the process runs it, as the next three."""
     leak_repair: LeakRepair
@@ -133,17 +132,8 @@ class ControlPlane:
             for task in reflecting:
                 task.cancel()
 
-    @property
-    def failing(self) -> tuple[str, ...]:
-        """What cannot be listed or watched now, and why."""
-        return self._unread(required=True)
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The same of what the process can do without, as kinds that the API server does not serve."""
-        return self._unread(required=False)
-
-    def _unread(self, *, required: bool) -> tuple[str, ...]:
+    def unread(self, *, required: bool) -> tuple[str, ...]:
+        """What cannot be listed or watched now, and why; else of kinds that not every API server serves."""
         found = [each for each in self.reflectors if each.required is required and each.failing]
         return tuple(f"{each.kind.plural} cannot be read: {each.failing}" for each in found)
 
@@ -179,7 +169,6 @@ class Term:
     """The objects that it has counted for metrics meanwhile."""
     stopping: bool = False
     gave_up: str = ""
-    """Why it cannot go on."""
 
     def no_driver_works(self) -> str:
         """Why no driver can work; "" = one can, or the controllers can do without."""

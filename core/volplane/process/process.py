@@ -155,15 +155,15 @@ class ControllerProcess:
                 return (f"the API server does not do as it must: {trouble}",)
             return () if self._elector is not None else ("starting",)
         if not plane.synced:
-            return ("the caches are not synced with the API server", *plane.failing)
-        if failing := plane.failing:
+            return ("the caches are not synced with the API server", *plane.unread(required=True))
+        if failing := plane.unread(required=True):
             return failing
         reasons = [problem(each) for each in self.driver_status() if each.hung]
         return [*reasons, why] if (why := term.no_driver_works()) else reasons
 
     def details(self) -> Sequence[str]:
         """More lines of /readyz: every driver that is not healthy, kinds that are not served, and why."""
-        missing = self.plane.missing if self.plane is not None else ()
+        missing = self.plane.unread(required=False) if self.plane is not None else ()
         return [*missing, *(problem(each) for each in self.driver_status() if not each.healthy and not each.hung)]
 
     def driver_status(self) -> tuple[DriverStatus, ...]:

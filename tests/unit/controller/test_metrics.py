@@ -109,7 +109,7 @@ def test_calls_queues_and_passes_are_counted() -> None:
     counters = metrics.queue_made("claims", lambda: 7)
     counters.added()
     counters.retried()
-    metrics.pass_ended("claims", "wait")
+    metrics.count("pass ended", "claims", "wait")
     labels = {"method": "patch", "resource": "persistentvolumes"}
     assert value(metrics, "rest_client_requests_total", code="409", **labels) == 1
     assert value(metrics, "workqueue_depth", name="claims") == 7

@@ -11,7 +11,7 @@ import pytest
 from volplane.errors import ApiConflict, ApiError, ApiForbidden, ApiGone, ApiNotFound, ApiUnavailable
 from volplane.kube.client import JSON_PATCH
 from volplane.kube.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
-from volplane.kube.transport import Response
+from volplane.kube.transport import ApiMetrics, Counted, Response
 
 
 def volume(name: str, **metadata: Any) -> dict[str, Any]:
@@ -251,7 +251,7 @@ async def test_one_object_that_cannot_be_read_does_not_spoil_the_list(
     assert "PersistentVolume bad could not be read and is skipped" in caplog.text
 
 
-class _Counts:
+class _Counts(ApiMetrics):
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, int]] = []
 
@@ -259,8 +259,8 @@ class _Counts:
         assert seconds >= 0
         self.requests.append((verb, resource, code))
 
-    def undecodable(self, resource: str) -> None:
-        self.requests.append(("undecodable", resource, 0))
+    def count(self, what: Counted, *labels: str) -> None:
+        self.requests.append((what, labels[0], 0))
 
 
 async def test_requests_are_counted_by_verb_resource_and_code(wire: Callable[[], Any]) -> None:

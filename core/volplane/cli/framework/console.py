@@ -34,7 +34,6 @@ COLOURS: Final = (
     | dict.fromkeys(("Terminating", "deleted"), "magenta")
     | {"Running": "cyan"}
 )
-"""Phase -> its colour. Other phases have none."""
 
 NARROWEST: Final = 40
 """Columns of the narrowest terminal for which lines are broken."""
@@ -53,8 +52,6 @@ class Output(StrEnum):
 
 
 class Console:
-    """Writes the output of a command."""
-
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, colour: bool | None = None) -> None:
         """out, err: streams; None = those of the process. colour: None = on for each terminal that has colours."""
         self._out = sys.stdout if out is None else out

@@ -100,7 +100,7 @@ class _Answers:
             "operations": operations,
             "namespace": within,
             "leads": True,
-            "missing": plane.missing,
+            "missing": plane.unread(required=False),
             "reasons": reasons,
             "leaks": {} if within else Counter(each.verdict for each in plane.leak_check.observations.findings()),
             "now": asyncio.get_running_loop().time(),

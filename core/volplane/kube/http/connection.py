@@ -93,7 +93,6 @@ class Answer:
             taken()
 
     def wake(self) -> None:
-        """Let whoever waits look again."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
@@ -247,7 +246,6 @@ class ConnectionPool:
     """
 
     connect: Connect
-    """See `Route.connect`."""
     lent_for_long: bool = False
     """Whether nobody waits until a connection is given back, because that takes minutes, as with watches."""
     swallowed: Callable[[], None] = lambda: None
@@ -259,7 +257,6 @@ class ConnectionPool:
     """First in, first out, with the loop time since which they wait."""
     _making: set[asyncio.Task[None]] = field(default_factory=set)
     _timer: asyncio.TimerHandle | None = None
-    """Calls `_check_waiters`."""
     _not_before: float = 0.0
     """Loop time before which none is opened, and then one; 0: the last attempt succeeded."""
     _closed: bool = False

@@ -221,7 +221,6 @@ def refused(server: str, error: ApiError) -> ApiError:
 
 
 def why_unreachable(error: BaseException) -> str:
-    """Explain why there was no answer, and what to check."""
     told = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         told = error.strerror
@@ -244,7 +243,6 @@ def why_unreachable(error: BaseException) -> str:
 
 
 def silent(within: str) -> str:
-    """Explain why there was no answer within some time."""
     return f"it had no answer within {within}; check its address, firewalls, VPN or proxy, and whether it is overloaded"
 
 

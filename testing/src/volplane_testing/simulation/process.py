@@ -19,6 +19,7 @@ from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.kube.client import Client
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject
+from volplane.kube.transport import Counted
 from volplane.leaks.check import lists
 from volplane.operations.operation import DriverLimits, Phase
 from volplane.process.assembly import Dependencies, build
@@ -71,16 +72,17 @@ class Meter(ControllerMetrics):
         self._broken = broken
         self._calm_since = calm_since
 
-    def pass_ended(self, runner: str, result: str) -> None:
-        self._total += 1
-        if self._total == MOST_PASSES:
-            self._failed(runner, "made more passes than a finite run needs")
-        if result in ("error", "unsettled"):
-            self._failed(runner, result)
-
-    def watch_ended(self, resource: str, why: str) -> None:
-        if why == "error" and asyncio.get_running_loop().time() > self._calm_since() + STILL_BROKEN:
-            self._broken(resource)
+    def count(self, what: Counted, *labels: str) -> None:
+        match what, labels:
+            case "pass ended", (runner, result):
+                self._total += 1
+                if self._total == MOST_PASSES:
+                    self._failed(runner, "made more passes than a finite run needs")
+                if result in ("error", "unsettled"):
+                    self._failed(runner, result)
+            case "watch ended", (resource, "error"):
+                if asyncio.get_running_loop().time() > self._calm_since() + STILL_BROKEN:
+                    self._broken(resource)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
