@@ -21,7 +21,6 @@ from volplane.cli import main as cli
 from volplane.cli.installation import Installation, documents
 from volplane.cli.manifests import MOST_REPLICAS
 from volplane.controller import config
-from volplane.process.duties import parse_controllers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "deploy" / "chart"
@@ -270,13 +269,10 @@ def given(name: str) -> dict[str, Any]:
 def plain(values: dict[str, Any], configuration: str) -> list[dict[str, Any]]:
     """What `volplane manifests` prints for the same wishes, but for the namespace, which Helm makes."""
     tag = values["image"]["tag"] or yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))["appVersion"]
-    option = ",".join(values["controllers"])
     wanted = Installation(
         namespace=NAMESPACE,
-        option=option,
-        controllers=parse_controllers(option),
+        controllers=",".join(values["controllers"]),
         image=f"{values['image']['repository']}:{tag}",
-        configuration=configuration,
         replicas=values["replicas"],
         monitoring=values["monitoring"],
         network_policies=values["networkPolicies"],
@@ -285,7 +281,11 @@ def plain(values: dict[str, Any], configuration: str) -> list[dict[str, Any]]:
         mounts=values["mounts"],
         as_root=values["asRoot"],
     )
-    return [each for each in documents(wanted) if (each["kind"], each["metadata"]["name"]) != ("Namespace", NAMESPACE)]
+    return [
+        each
+        for each in documents(wanted, configuration)
+        if (each["kind"], each["metadata"]["name"]) != ("Namespace", NAMESPACE)
+    ]
 
 
 def compared(objects: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str], Any]:

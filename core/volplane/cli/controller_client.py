@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from typer import Option
 
@@ -25,13 +23,12 @@ _AGAIN_SECONDS: Final = 2.0
 _SHARE: Final = 0.1
 """Part of the time in which others may be busy with what is shown again and again."""
 _COUNTS: Final = re.compile(r"\b(in|for|since) [0-9.]+ ")
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a command reaches a cluster: the options of all commands with `reaching`."""
+    """How a command reaches a cluster: its options."""
 
     kubeconfig: Kubeconfig = None
     context: Annotated[
@@ -68,23 +65,6 @@ class Access:
             return
         async with self.cluster() as (_, leader):
             yield leader
-
-
-def reaching(command: Callable[Concatenate[Access, P], None]) -> Callable[..., None]:
-    """Give a command the options of `Access` in place of its first parameter, which is made of them."""
-    own = inspect.signature(command, eval_str=True).parameters
-    ours = inspect.signature(Access, eval_str=True).parameters
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        access = Access(**{name: given.pop(name) for name in ours})
-        command(access, **given)  # type: ignore[call-arg]
-
-    parameters = {**{name: each for name, each in own.items() if name != "access"}, **ours}
-    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters.values()]
-    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in keywords}
-    return run
 
 
 def require_driver(name: str, known: Iterable[str]) -> None:

@@ -15,9 +15,9 @@ import typer
 from typer import Option
 
 from volplane.asking.leader import Leader, LeaderSilent, held_lease
-from volplane.cli.controller_client import Access, reaching, require_driver
+from volplane.cli.controller_client import Access, require_driver
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import OutputFormat, duration_option
+from volplane.cli.framework.options import OutputFormat, duration_option, with_options
 from volplane.controller.actions import EventRecord
 from volplane.errors import ApiConflict, ApiNotFound, ApiUnavailable, VolplaneError
 from volplane.kube.client import Client
@@ -235,7 +235,7 @@ async def _delete(client: Client, kind: Any, target: Any, *, grace_seconds: int 
             await client.delete(kind, target.key, uid=target.uid, grace_seconds=grace_seconds)
 
 
-@reaching
+@with_options
 def drain(
     access: Access,
     *,

@@ -18,7 +18,7 @@ from typer import Option
 from volplane._messages import nearest, size_text
 from volplane.asking.leader import LeaderSilent
 from volplane.asking.seen import explained_by_events
-from volplane.cli.controller_client import Access, reaching, shown_again
+from volplane.cli.controller_client import Access, shown_again
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.controllers import Controllers
 from volplane.cli.framework.options import (
@@ -28,6 +28,7 @@ from volplane.cli.framework.options import (
     OutputFormat,
     Watching,
     completed,
+    with_options,
 )
 from volplane.cli.trash import counted, expired
 from volplane.controller.config import Configuration, read_configuration
@@ -63,7 +64,7 @@ Detailed = Annotated[bool, Option("--verbose", "-v", help="Also show by which na
 PARTS: Final = (("Where it stands", "situation"), ("What was tried", "tried"), ("What happens next", "next"))
 
 
-@reaching
+@with_options
 def explain(
     access: Access,
     kind: Annotated[
@@ -196,7 +197,7 @@ async def _decided(
         return [asdict(plane.explain(subject, key)) for key in keys], (note, *doubts)
 
 
-@reaching
+@with_options
 def status(
     access: Access,
     *,

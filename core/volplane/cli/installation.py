@@ -13,18 +13,27 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import yaml
+from typer import Option
 
 from volplane._templates import data_of, filled, text_of
 from volplane.asking.callers import REVIEWS
+from volplane.cli.framework.options import path_option
 from volplane.controller.config import Configuration, parse_configuration
 from volplane.controller.controller import FOLLOW, READ, Rule
 from volplane.intents.bootstrap import SEAL_SECRET
 from volplane.kube.leases import LEASE
 from volplane.process import duties
-from volplane.process.duties import NODE_CONTROLLERS, namespace_labels
+from volplane.process.duties import (
+    ALL_CONTROLLERS,
+    DEFAULT_CONTROLLERS,
+    NODE_CONTROLLERS,
+    namespace_labels,
+    parse_controllers,
+)
 from volplane.secret import Secret, SecretPlace
 from volplane.state.naming import nodes_namespace
 
@@ -47,40 +56,63 @@ _ALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    namespace: str
-    option: str
-    """The value of --controllers of `volplane run`."""
-    controllers: Collection[str]
-    """The controllers that `option` selects."""
-    image: str
-    configuration: str
-    replicas: int = 2
-    monitoring: bool = False
-    network_policies: bool = True
-    storage_classes: bool = True
-    mounts: Sequence[str] = ()
-    """Directories of the nodes, mounted under their own path: by the processes of nodes where a driver is distributed,
-    else by those of the Deployment.
-    """
-    as_root: bool = False
-    """Whether processes with mounts are root, with the capabilities that it needs there."""
-    admission_policy: bool = True
-    """Whether the writes of the processes of nodes are tied to their node."""
+    """The options of `volplane manifests`."""
+
+    namespace: Annotated[str, Option(metavar="NAME", help="Where it runs.")] = "volplane-system"
+    controllers: Annotated[
+        str, Option(metavar="LIST", help=f"As of `volplane run`: some of {', '.join(ALL_CONTROLLERS)}, or all.")
+    ] = DEFAULT_CONTROLLERS
+    image: Annotated[
+        str, Option(metavar="IMAGE", help="Image with volplane and the backends; default volplane:VERSION.")
+    ] = ""
+    config: Annotated[Path | None, path_option("--config", "FILE", "Configuration file to put into the ConfigMap.")] = (
+        None
+    )
+    replicas: Annotated[
+        int, Option(metavar="N", help="Of the Deployment: one works, the others wait for its lease.")
+    ] = 2
+    monitoring: Annotated[
+        bool, Option("--monitoring", help="Add a PodMonitor, for clusters with the Prometheus operator.")
+    ] = False
+    network_policies: Annotated[bool, Option(help="Who reaches the pods, and that scrubber pods reach nothing.")] = True
+    admission_policy: Annotated[
+        bool, Option(help="That a process of a node writes what concerns that node alone, for distributed drivers.")
+    ] = True
+    storage_classes: Annotated[
+        bool, Option(help="A class of each driver of the file: late binding, reclaim policy Delete.")
+    ] = True
+    mounts: Annotated[
+        list[str] | None,
+        Option(
+            "--mount",
+            metavar="PATH",
+            help="A directory of the nodes that a backend works in, mounted under its path: in the DaemonSet if there"
+            " is one, else in the Deployment; repeatable.",
+        ),
+    ] = None
+    as_root: Annotated[
+        bool,
+        Option(
+            "--as-root",
+            help="What mounts directories runs as root, and may give files to users and remove those of any user;"
+            " else as user 65532, who must own the directories.",
+        ),
+    ] = False
 
 
-def documents(wanted: Installation) -> Iterator[Json]:
-    """Yield the objects, in an order in which they can be created."""
-    namespace = wanted.namespace
-    parsed = parse_configuration(wanted.configuration, "the configuration")
+def documents(wanted: Installation, configuration: str) -> Iterator[Json]:
+    """Yield the objects, in an order in which they can be created. configuration: the text of the file."""
+    namespace, chosen = wanted.namespace, parse_controllers(wanted.controllers)
+    parsed = parse_configuration(configuration, "the configuration")
     distributed = any(driver.distributed for driver in parsed.drivers or ())
     homes = {NAME: namespace, **({NODE_NAME: nodes_namespace(namespace)} if distributed else {})}
     for name, home in homes.items():
-        mounts = bool(wanted.mounts) and distributed == (name == NODE_NAME)
-        level = namespace_labels(wanted.controllers if name == NAME else (), mounts=mounts)
+        mounting = bool(wanted.mounts) and distributed == (name == NODE_NAME)
+        level = namespace_labels(chosen if name == NAME else (), mounts=mounting)
         yield _object("Namespace", home=home, level=level)
-    yield from _accounts(wanted, parsed, homes)
+    yield from _accounts(namespace, chosen, parsed, homes)
     for name, home in homes.items():
-        text = wanted.configuration
+        text = configuration
         if name == NODE_NAME:
             content = yaml.safe_load(text)
             content["drivers"] = [driver for driver in content["drivers"] if driver.get("distributed")]
@@ -88,7 +120,7 @@ def documents(wanted: Installation) -> Iterator[Json]:
         yield _object("ConfigMap", account=name, home=home, configuration=text)
     yield from _admission(wanted, parsed, homes)
     # The process reads the file when it starts: pods are replaced when it changes.
-    checksum = hashlib.sha256(wanted.configuration.encode()).hexdigest()
+    checksum = hashlib.sha256(configuration.encode()).hexdigest()
     arguments = [
         f"--namespace={namespace}",
         "--config=/etc/volplane/volplane.yaml",
@@ -96,8 +128,9 @@ def documents(wanted: Installation) -> Iterator[Json]:
         "--log-format=json",
     ]
     deployment = _object("Deployment", namespace=namespace, replicas=wanted.replicas, checksum=checksum)
-    central = [f"--controllers={wanted.option}", *arguments]
-    mounted = () if distributed else wanted.mounts
+    central = [f"--controllers={wanted.controllers}", *arguments]
+    mounts = wanted.mounts or ()
+    mounted = () if distributed else mounts
     deployment["spec"]["template"]["spec"] |= _pod(wanted, NAME, central, mounted, environment=None)
     yield deployment
     if distributed:
@@ -105,7 +138,7 @@ def documents(wanted: Installation) -> Iterator[Json]:
         own = [*arguments, "--node-name=$(NODE_NAME)"]
         node_name = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
         daemon_set = _object("DaemonSet", home=homes[NODE_NAME], checksum=checksum)
-        daemon_set["spec"]["template"]["spec"] |= _pod(wanted, NODE_NAME, own, wanted.mounts, environment=[node_name])
+        daemon_set["spec"]["template"]["spec"] |= _pod(wanted, NODE_NAME, own, mounts, environment=[node_name])
         yield daemon_set
     if wanted.monitoring:
         yield _object("PodMonitor", namespace=namespace, homes=list(homes.values()))
@@ -113,13 +146,15 @@ def documents(wanted: Installation) -> Iterator[Json]:
         yield from storage_classes([driver.name for driver in parsed.drivers or ()])
 
 
-def _accounts(wanted: Installation, parsed: Configuration, homes: Mapping[str, str]) -> Iterator[Json]:
+def _accounts(
+    namespace: str, controllers: Collection[str], parsed: Configuration, homes: Mapping[str, str]
+) -> Iterator[Json]:
     """Yield the service accounts, each with its roles and their bindings. homes: account -> its namespace."""
-    namespace, nodes = wanted.namespace, homes.get(NODE_NAME, "")
+    nodes = homes.get(NODE_NAME, "")
     publishing = any(driver.distributed or driver.storage_capacity for driver in parsed.drivers or ())
     central = {
-        "": cluster_rules(wanted.controllers, namespace, distributed=publishing),
-        namespace: namespace_rules(wanted.controllers, publishing=publishing),
+        "": cluster_rules(controllers, namespace, distributed=publishing),
+        namespace: namespace_rules(controllers, publishing=publishing),
         **({nodes: list(KEY_RULES)} if nodes else {}),
     }
     for name, home in homes.items():

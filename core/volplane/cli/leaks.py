@@ -16,9 +16,9 @@ from typer import Option
 
 from volplane._messages import age_text, size_text
 from volplane.asking.leader import Leader
-from volplane.cli.controller_client import Access, reaching, require_driver
+from volplane.cli.controller_client import Access, require_driver
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import OutputFormat
+from volplane.cli.framework.options import OutputFormat, with_options
 from volplane.leaks.repair import digest_of
 
 ORDER = ("orphan", "ghost", "drifted", "foreign")
@@ -32,7 +32,7 @@ Report = Mapping[str, Any]
 Rows = list[Mapping[str, Any]]
 
 
-@reaching
+@with_options
 def leaks(
     access: Access,
     *,
@@ -205,7 +205,7 @@ def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
             console.note(f"driver {name} was checked at {checked_at}")
 
 
-@reaching
+@with_options
 def adopt(
     access: Access,
     *,

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 from typer import Argument, Option
 
-from volplane.cli.controller_client import Access, reaching
+from volplane.cli.controller_client import Access
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import Namespace, completed, duration_option
+from volplane.cli.framework.options import Namespace, completed, duration_option, with_options
 from volplane.errors import ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
@@ -36,7 +36,7 @@ NOT_SERVED: Final = (
 T = TypeVar("T")
 
 
-@reaching
+@with_options
 def snapshot(
     access: Access,
     claim: Annotated[
@@ -170,7 +170,7 @@ class Made:
     """Whether it waits for a pod, too."""
 
 
-@reaching
+@with_options
 def restore(
     access: Access,
     snapshot: Annotated[

@@ -26,9 +26,9 @@ from typing import Annotated, Any, BinaryIO, Final
 import yaml
 
 from volplane.asking.leader import LeaderSilent
-from volplane.cli.controller_client import Access, reaching
+from volplane.cli.controller_client import Access
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.options import ConfigFile, path_option
+from volplane.cli.framework.options import ConfigFile, path_option, with_options
 from volplane.errors import ApiError, ConfigurationError, VolplaneError
 from volplane.kube import kinds
 from volplane.kube.client import Client
@@ -57,7 +57,7 @@ BundleFile = Annotated[
 ]
 
 
-@reaching
+@with_options
 def support_bundle(
     access: Access,
     *,

@@ -18,9 +18,16 @@ from typer import Option
 
 from volplane._messages import age_text, size_text
 from volplane.asking.leader import LeaderSilent
-from volplane.cli.controller_client import Access, reaching
+from volplane.cli.controller_client import Access
 from volplane.cli.framework.console import Console, Output
-from volplane.cli.framework.options import AllNamespaces, Namespace, OutputFormat, completed, duration_option
+from volplane.cli.framework.options import (
+    AllNamespaces,
+    Namespace,
+    OutputFormat,
+    completed,
+    duration_option,
+    with_options,
+)
 from volplane.errors import ApiConflict, ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
@@ -66,7 +73,7 @@ class Archives:
     """Why some are not known."""
 
 
-@reaching
+@with_options
 def trash(
     access: Access,
     *,
@@ -199,7 +206,7 @@ async def _kept_volume(client: Client, name: str) -> tuple[Volume, TrashRecord]:
 # --- out of the trash -------------------------------------------------------------------------------------------------
 
 
-@reaching
+@with_options
 def undelete(
     access: Access,
     volume: Annotated[

@@ -13,15 +13,16 @@ from typing import Annotated, Any
 from typer import Option
 
 from volplane.asking.leader import LeaderSilent
-from volplane.cli.controller_client import Access, reaching
+from volplane.cli.controller_client import Access
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
+from volplane.cli.framework.options import with_options
 from volplane.controller import logs
 from volplane.controller.http_access import HttpAddress
 from volplane.ui.server import serve_page
 
 
-@reaching
+@with_options
 def ui(
     access: Access,
     *,

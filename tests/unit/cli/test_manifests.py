@@ -201,14 +201,12 @@ def two_drivers() -> list[Any]:
     """What is printed where one driver is on the nodes, and another one has Secrets."""
     wanted = Installation(
         namespace="volplane-system",
-        option="all",
-        controllers=ALL_CONTROLLERS,
+        controllers="all",
         image="i",
-        configuration=TWO_DRIVERS,
         mounts=["/srv/volumes"],
         as_root=True,
     )
-    return list(documents(wanted))
+    return list(documents(wanted, TWO_DRIVERS))
 
 
 @pytest.mark.parametrize(
@@ -267,10 +265,8 @@ def test_the_processes_of_nodes_have_a_namespace_with_an_account_and_the_drivers
 def test_the_nodes_read_secrets_of_their_own_drivers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     options = {"root": "/srv", "create_root": "secret:team-a/disks/key"}
     text = yaml.safe_dump({"drivers": [{"name": "d", "backend": "b", "distributed": True, "options": options}]})
-    wanted = Installation(
-        namespace="ours", option="all", controllers=ALL_CONTROLLERS, image="i", configuration=text.replace("'", "")
-    )
-    found = readable_secrets(list(documents(wanted)), "volplane-node")
+    wanted = Installation(namespace="ours", controllers="all", image="i")
+    found = readable_secrets(list(documents(wanted, text.replace("'", ""))), "volplane-node")
     assert found == {"ours-nodes": {"volplane-seal"}, "team-a": {"disks"}}
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
 import typer
 from typer import Option
@@ -11,6 +14,9 @@ from typer import Option
 from volplane.cli.framework.console import Output
 from volplane.drivers.parameters import read_value
 from volplane.schemas import Parameter, ParameterKind
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 DEFAULT_NAMESPACE: Final = "volplane-system"
 
@@ -30,6 +36,21 @@ def completed(what: str) -> Any:
         return [each for each in words(what, ctx.params) if each.startswith(incomplete)]
 
     return complete
+
+
+def with_options(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
+    """Give a command the fields of a dataclass as options, in place of its first parameter, which is made of them."""
+    first, *own = inspect.signature(command, eval_str=True).parameters.values()
+    fields = inspect.signature(first.annotation, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        command(first.annotation(**{name: given.pop(name) for name in fields}), **given)  # type: ignore[call-arg]
+
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *fields.values())]
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in keywords}
+    return run
 
 
 Kubeconfig = Annotated[
