@@ -23,12 +23,13 @@ from volplane.controller.metrics import Metrics
 from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.events import EVENTS
-from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, VOLUME_SNAPSHOTS, VOLUMES
+from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, VOLUMES
 from volplane.kube.names import DRIVERS
 from volplane.leaks.comparison import Observations
 from volplane.process import duties
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import ControllerProcess, Options
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS
 from volplane_testing.given_plugins import GivenPlugins
 
 Story = Callable[[Site], Awaitable[None]]

@@ -15,18 +15,10 @@ from volplane.controller.config import Configuration, DriverSettings
 from volplane.controller.controller import Rule
 from volplane.drivers.contract import Plugin
 from volplane.kube import names
-from volplane.kube.kinds import (
-    ATTACHMENTS,
-    CLAIMS,
-    NODES,
-    PODS,
-    STORAGE_CLASSES,
-    VOLUME_SNAPSHOT_CLASSES,
-    VOLUME_SNAPSHOTS,
-    VOLUMES,
-)
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
 from volplane.snapshots.groups_objects import GROUP_CLASSES, GROUPS
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOTS
 from volplane_embedded.apiserver.users import User
 from volplane_testing.memory import DRIVER as ATTACHES
 from volplane_testing.memory import MemoryBackend

@@ -17,7 +17,8 @@ from volplane import Done
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import Driver
 from volplane.kube.client import Client
-from volplane.kube.kinds import NAMESPACES, VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOTS
+from volplane.kube.kinds import NAMESPACES
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOTS
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import Cluster
 from volplane_testing.faults import Answer, FaultyBackend

@@ -17,9 +17,10 @@ from volplane.asking.leader import LeaderSilent
 from volplane.cli.controller_client import Access
 from volplane.controller.http import Pages, serve_pages
 from volplane.controller.http_access import HttpAddress
-from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES
+from volplane.kube.kinds import CLAIMS, LEASES, PODS, VOLUMES
 from volplane.kube.names import ENDPOINT
 from volplane.snapshots.groups_objects import GROUPS
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane_embedded.apiserver.users import Access as Wanted
 
 pytestmark = pytest.mark.real_time

@@ -11,10 +11,10 @@ from msgspec.structs import replace as with_fields
 from simulation.planting import by_name, replace
 from volplane.controller.actions import Action, Delete, Settled
 from volplane.drivers.driver import DriverView
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import KubeObject, VolumeSnapshot, VolumeSnapshotContent
+from volplane.kube.objects import KubeObject
 from volplane.snapshots import contents, decide, operation, runs, source
 from volplane.snapshots.demand import demand_of
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot, VolumeSnapshotContent
 from volplane.snapshots.operation import SnapshotOperations
 from volplane.snapshots.source import Wanted
 from volplane.snapshots.state import SnapshotState

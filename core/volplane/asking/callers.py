@@ -20,8 +20,8 @@ from volplane.asking import AUDIENCE
 from volplane.controller.controller import Rule
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES, Kind
-from volplane.kube.objects import Claim, KubeObject, VolumeSnapshot
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES, Kind
+from volplane.kube.objects import Claim, KubeObject
 from volplane.process.control_plane import ControlPlane
 from volplane.snapshots.groups_objects import (
     GROUP_CONTENTS,
@@ -31,6 +31,7 @@ from volplane.snapshots.groups_objects import (
     names_group,
 )
 from volplane.snapshots.groups_operation import GROUP_QUEUE
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.operation import QUEUE
 from volplane.snapshots.state import content_name_of, names_snapshot
 from volplane.state.matching import refers_to

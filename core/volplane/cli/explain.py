@@ -35,11 +35,12 @@ from volplane.controller.config import Configuration, read_configuration
 from volplane.errors import ApiForbidden, ConfigurationError
 from volplane.explain.explain import Explanation, explain_attachment
 from volplane.explain.explain_pod import read_pod
-from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, STORAGE_CLASSES, VOLUME_SNAPSHOTS, VOLUMES, Kind
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Kind
 from volplane.kube.objects import Claim, Volume
 from volplane.process.duties import DEFAULT_CONTROLLERS, parse_controllers
 from volplane.process.process import Options, read_control_plane
 from volplane.snapshots.groups_objects import GROUPS
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS
 from volplane.ui.waiting import Reasons, waits_of_claim, waits_of_volume
 
 KINDS: Final[Mapping[str, tuple[Kind[Any], tuple[str, ...]]]] = {

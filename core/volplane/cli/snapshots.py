@@ -20,10 +20,11 @@ from volplane.cli.framework.console import Console
 from volplane.cli.framework.options import Namespace, completed, duration_option, with_options
 from volplane.errors import ApiError, ApiForbidden, ConfigurationError, VolplaneError
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES
 from volplane.kube.names import DEFAULT_SNAPSHOT_CLASS
-from volplane.kube.objects import Claim, VolumeSnapshot
+from volplane.kube.objects import Claim
 from volplane.kube.quantity import format_bytes, parse
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.source import GROUP, SNAPSHOT, is_name, restore_size_of
 from volplane.snapshots.state import is_terminal
 from volplane.state.matching import class_of_claim, held_by, request_of, source_of, whole_bytes

@@ -60,11 +60,3 @@ CSI_DRIVERS = Kind("storage.k8s.io/v1", "CSIDriver", "csidrivers", False, object
 CAPACITIES = Kind("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities", True, objects.CsiStorageCapacity)
 ATTACHMENTS = Kind("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments", False, objects.VolumeAttachment)
 LEASES = Kind("coordination.k8s.io/v1", "Lease", "leases", True, objects.Lease)
-_SNAPSHOTS = "snapshot.storage.k8s.io/v1"
-VOLUME_SNAPSHOTS = Kind(_SNAPSHOTS, "VolumeSnapshot", "volumesnapshots", True, objects.VolumeSnapshot, optional=True)
-VOLUME_SNAPSHOT_CONTENTS = Kind(
-    _SNAPSHOTS, "VolumeSnapshotContent", "volumesnapshotcontents", False, objects.VolumeSnapshotContent, optional=True
-)
-VOLUME_SNAPSHOT_CLASSES = Kind(
-    _SNAPSHOTS, "VolumeSnapshotClass", "volumesnapshotclasses", False, objects.VolumeSnapshotClass, optional=True
-)

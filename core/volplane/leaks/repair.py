@@ -27,7 +27,7 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import held_by_predecessor
 from volplane.intents.requests import NAME_PREFIX, volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import PODS, VOLUME_SNAPSHOT_CONTENTS, VOLUMES, Kind
+from volplane.kube.kinds import PODS, VOLUMES, Kind
 from volplane.kube.objects import Volume
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.comparison import (
@@ -46,6 +46,7 @@ from volplane.operations.operation import Again
 from volplane.operations.registry import Dispatcher, OneShots
 from volplane.requests import AdoptRequest, DeleteRequest, DeleteSnapshotRequest, HookRequest, VolumeIdentity
 from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX, GROUP_CONTENTS
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS
 from volplane.state.naming import asset_key, attacher_finalizer, handle_in, volume_source
 
 LOOK_SECONDS = 10.0

@@ -17,9 +17,10 @@ from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, 
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_named
 from volplane.kube import names
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, Kind
-from volplane.kube.objects import ObjectReference, Volume, VolumeSnapshotContent, timestamp
+from volplane.kube.kinds import Kind
+from volplane.kube.objects import ObjectReference, Volume, timestamp
 from volplane.snapshots.groups_objects import GROUP_CONTENTS, VolumeGroupSnapshotContent
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshotContent
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.state import (
     TERMINAL,

@@ -29,20 +29,19 @@ from volplane.controller.actions import (
 )
 from volplane.intents.ownership import driver_named, driver_of
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import (
-    Claim,
-    KubeObject,
-    Volume,
-    VolumeSnapshot,
-    VolumeSnapshotClass,
-    VolumeSnapshotContent,
-    timestamp,
-)
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, KubeObject, Volume, timestamp
 from volplane.kube.quantity import format_bytes
 from volplane.snapshots.contents import UNSERVED, UNSERVED_SECONDS, annotate, new_intent
 from volplane.snapshots.demand import Wanted, demand_of
 from volplane.snapshots.groups_objects import GROUPS, group_of
+from volplane.snapshots.objects import (
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
+)
 from volplane.snapshots.source import swept, unbound_of
 from volplane.snapshots.state import (
     TERMINAL,

@@ -12,7 +12,8 @@ from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_of
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.objects import Claim, Volume, VolumeSnapshot, VolumeSnapshotClass
+from volplane.kube.objects import Claim, Volume
+from volplane.snapshots.objects import VolumeSnapshot, VolumeSnapshotClass
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.state import SnapshotState
 from volplane.state.matching import refers_to

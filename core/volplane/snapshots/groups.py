@@ -16,8 +16,7 @@ from volplane.controller.actions import Action, Create, Delete, EventRecord, Liv
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_of
 from volplane.kube import names
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import Claim, Volume, VolumeSnapshot, timestamp
+from volplane.kube.objects import Claim, Volume, timestamp
 from volplane.snapshots.contents import annotate
 from volplane.snapshots.decide import restored_by
 from volplane.snapshots.demand import ClassWords, Unchosen, chosen_class
@@ -35,6 +34,7 @@ from volplane.snapshots.groups_objects import (
     names_group,
 )
 from volplane.snapshots.groups_state import group_intent_of, new_group_intent
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.state import CONTENT_PREFIX, SNAPSHOT_PREFIX, TERMINAL, SnapshotState, is_terminal
 from volplane.state.matching import label_filter, mode_of, refers_to

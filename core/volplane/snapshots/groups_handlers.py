@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from volplane.controller.actions import Queue
-from volplane.kube.objects import Claim, Lease, VolumeSnapshot, VolumeSnapshotContent
+from volplane.kube.objects import Claim, Lease
 from volplane.snapshots.groups_objects import (
     VolumeGroupSnapshot,
     VolumeGroupSnapshotClass,
@@ -14,6 +14,7 @@ from volplane.snapshots.groups_objects import (
     group_content_name_of,
     group_of,
 )
+from volplane.snapshots.objects import VolumeSnapshot, VolumeSnapshotContent
 from volplane.snapshots.state import SnapshotState
 
 

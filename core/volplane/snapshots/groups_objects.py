@@ -11,16 +11,8 @@ from typing import Final
 import msgspec
 
 from volplane.kube.kinds import Kind
-from volplane.kube.objects import (
-    Fields,
-    KubeObject,
-    LabelSelector,
-    ObjectReference,
-    OwnerReference,
-    VolumeError,
-    VolumeSnapshot,
-    VolumeSnapshotClass,
-)
+from volplane.kube.objects import Fields, KubeObject, LabelSelector, ObjectReference, OwnerReference, VolumeError
+from volplane.snapshots.objects import VolumeSnapshot, VolumeSnapshotClass
 
 GROUP_CONTENT_PREFIX: Final = "groupsnapcontent-"
 GROUP_PREFIX: Final = "groupsnapshot-"

@@ -11,15 +11,8 @@ from dataclasses import dataclass, field
 
 from volplane.controller.actions import Queue
 from volplane.kube import names
-from volplane.kube.kinds import VOLUME_SNAPSHOTS
-from volplane.kube.objects import (
-    Claim,
-    Lease,
-    Volume,
-    VolumeSnapshot,
-    VolumeSnapshotClass,
-    VolumeSnapshotContent,
-)
+from volplane.kube.objects import Claim, Lease, Volume
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.snapshots.source import unbound_of
 from volplane.snapshots.state import SnapshotState, claim_key_of, content_name_of
 from volplane.state.matching import source_of

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from volplane.assets import Snapshot
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotContent
 from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX, GROUP_CONTENTS, VolumeGroupSnapshotContent
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot, VolumeSnapshotContent
 
 LED_TO_BY: Final = (GROUP_CONTENTS, VOLUME_SNAPSHOTS, VOLUME_SNAPSHOT_CONTENTS)
 """The kinds whose objects lead to snapshots, in the order in which they are read."""

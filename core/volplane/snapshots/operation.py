@@ -22,11 +22,12 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, Kind
-from volplane.kube.objects import KubeObject, VolumeSnapshotContent
+from volplane.kube.kinds import Kind
+from volplane.kube.objects import KubeObject
 from volplane.operations.operation import Again
 from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, HookRequest, SnapshotIdentity, SnapshotRequest
 from volplane.snapshots.contents import CREATE, DELETE, FIND, awaits_snapshot, may_cut
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshotContent
 from volplane.snapshots.state import (
     ContentProgress,
     Cut,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from volplane.drivers.driver import DriverView
 from volplane.errors import InvalidArgument
-from volplane.kube.objects import VolumeSnapshotClass
+from volplane.snapshots.objects import VolumeSnapshotClass
 
 
 def class_flaw(of_class: VolumeSnapshotClass, driver: DriverView) -> str:

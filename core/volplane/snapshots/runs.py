@@ -33,8 +33,9 @@ from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_of
 from volplane.intents.record import write_record
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import Claim, VolumeSnapshot, timestamp
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, timestamp
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.schedule import (
     SKIP,
     RunRecord,

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from volplane._messages import sanitize
 from volplane.drivers.parameters import check
 from volplane.kube import names
-from volplane.kube.objects import Claim, StorageClass, VolumeSnapshot, timestamp
+from volplane.kube.objects import Claim, StorageClass, timestamp
 from volplane.schemas import Parameter, ParameterKind, ParameterSchema
 from volplane.snapshots.cron import Cron, read_cron, read_zone
+from volplane.snapshots.objects import VolumeSnapshot
 from volplane.snapshots.source import is_name
 from volplane.snapshots.state import is_terminal
 from volplane.state.records import NEVER, Intent, read_intent, time_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from volplane.kube.objects import VolumeSnapshot, VolumeSnapshotContent
 from volplane.snapshots.groups_objects import VolumeGroupSnapshot, VolumeGroupSnapshotContent
+from volplane.snapshots.objects import VolumeSnapshot, VolumeSnapshotContent
 
 
 def situation_of(snapshot: VolumeSnapshot, content: VolumeSnapshotContent | None) -> Iterator[str]:

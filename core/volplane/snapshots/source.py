@@ -28,19 +28,12 @@ from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import driver_of
 from volplane.intents.requests import allowed_segments, segments_of
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES, Kind
-from volplane.kube.objects import (
-    Claim,
-    KubeObject,
-    StorageClass,
-    TypedReference,
-    Volume,
-    VolumeSnapshot,
-    VolumeSnapshotContent,
-)
+from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
+from volplane.kube.objects import Claim, KubeObject, StorageClass, TypedReference, Volume
 from volplane.kube.quantity import parse
 from volplane.requests import FindSnapshotRequest
 from volplane.snapshots.grants import REFERENCE_GRANTS, ReferenceGrants
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot, VolumeSnapshotContent
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import (
     NANOS,

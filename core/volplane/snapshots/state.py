@@ -15,16 +15,8 @@ import msgspec
 from volplane.assets import GroupSnapshot, Snapshot, SnapshotOwnership
 from volplane.kube import names
 from volplane.kube.cache import Cache, IndexFunction
-from volplane.kube.kinds import LEASES, VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import (
-    Claim,
-    Lease,
-    Volume,
-    VolumeError,
-    VolumeSnapshot,
-    VolumeSnapshotClass,
-    VolumeSnapshotContent,
-)
+from volplane.kube.kinds import LEASES
+from volplane.kube.objects import Claim, Lease, Volume, VolumeError
 from volplane.snapshots.groups_objects import (
     GROUP_CLASSES,
     GROUP_CONTENTS,
@@ -33,6 +25,14 @@ from volplane.snapshots.groups_objects import (
     VolumeGroupSnapshotClass,
     VolumeGroupSnapshotContent,
     group_of,
+)
+from volplane.snapshots.objects import (
+    VOLUME_SNAPSHOT_CLASSES,
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
 )
 from volplane.state.cluster_state import ClusterState
 from volplane.state.naming import handle_in, handle_of, volume_source

@@ -16,7 +16,8 @@ from typing import Final
 from volplane.controller.actions import Action, LiveReads, Queue
 from volplane.controller.metrics import MOST_SERIES, Metrics
 from volplane.kube import names
-from volplane.kube.objects import StorageClass, VolumeSnapshot
+from volplane.kube.objects import StorageClass
+from volplane.snapshots.objects import VolumeSnapshot
 from volplane.snapshots.runs import Turn, decide_schedule
 from volplane.snapshots.state import SnapshotState, claim_key_of
 from volplane.state.matching import class_of_claim

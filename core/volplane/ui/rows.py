@@ -15,8 +15,9 @@ from volplane._messages import age_text, one_line, sanitize, shortened, size_tex
 from volplane.attach.desired import is_ready
 from volplane.kube import names
 from volplane.kube.events import Event
-from volplane.kube.objects import Claim, KubeObject, Lease, Node, Pod, Volume, VolumeAttachment, VolumeSnapshot
+from volplane.kube.objects import Claim, KubeObject, Lease, Node, Pod, Volume, VolumeAttachment
 from volplane.kube.quantity import parse
+from volplane.snapshots.objects import VolumeSnapshot
 from volplane.state.cluster_state import claims_of_pod
 from volplane.state.matching import capacity_of, class_of_claim, held_by, request_of, whole_bytes
 from volplane.state.naming import csi_source

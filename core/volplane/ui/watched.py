@@ -21,12 +21,11 @@ from volplane.kube.kinds import (
     NODES,
     PODS,
     STORAGE_CLASSES,
-    VOLUME_SNAPSHOTS,
     VOLUMES,
 )
 from volplane.kube.leases import LEASE
-from volplane.kube.objects import VolumeSnapshot
 from volplane.kube.reflector import Reflector
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.state import claim_key_of
 from volplane.state.cluster_state import ATTACHMENT_INDEXES, CLAIM_INDEXES, POD_INDEXES
 

@@ -16,8 +16,8 @@ from volplane import _delays as backoff
 from volplane.controller.workqueue import WorkQueue
 from volplane.errors import ApiConflict, ApiError
 from volplane.kube.client import Client
-from volplane.kube.kinds import VOLUME_SNAPSHOTS
 from volplane.kube.objects import Claim
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS
 from volplane_embedded.apiserver.claim_quota import counted, measured
 from volplane_embedded.informers import Informers, unsubscribing
 from volplane_embedded.objects import MEASURED_CLAIMS, QUOTAS, MeasuredClaim, ResourceQuota

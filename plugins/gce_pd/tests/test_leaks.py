@@ -10,8 +10,9 @@ import pytest
 from volplane import Asset, ListRequest
 from volplane.cloud import LABELS
 from volplane.kube import names
-from volplane.kube.objects import Metadata, Volume, VolumeSnapshot, VolumeSnapshotContent, VolumeSpec
+from volplane.kube.objects import Metadata, Volume, VolumeSpec
 from volplane.leaks.comparison import Comparison, SnapshotComparison
+from volplane.snapshots.objects import VolumeSnapshot, VolumeSnapshotContent
 
 DRIVER = "pd.volplane.dev"
 A = "europe-test1-a"

@@ -9,7 +9,8 @@ import pytest
 
 from volplane.cli.controller_client import Access
 from volplane.cli.main import main
-from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUME_SNAPSHOTS
+from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS
 
 pytestmark = pytest.mark.real_time
 

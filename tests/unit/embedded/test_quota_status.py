@@ -12,9 +12,10 @@ import pytest
 
 from volplane.errors import ApiError
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOTS, Kind
+from volplane.kube.kinds import CLAIMS, Kind
 from volplane.kube.objects import KubeObject
 from volplane.kube.transport import Request, Response
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.informers import Informers
 from volplane_embedded.inprocess import InProcessTransport

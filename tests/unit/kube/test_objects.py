@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from volplane.kube.objects import Claim, Metadata, Volume, VolumeSnapshot, VolumeSnapshotContent
+from volplane.kube.objects import Claim, Metadata, Volume
+from volplane.snapshots.objects import VolumeSnapshot, VolumeSnapshotContent
 
 
 @pytest.mark.parametrize("size", ["1Qi", "", "x", "--1", "1e", "1 Gi"])

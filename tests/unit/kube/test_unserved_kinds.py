@@ -12,9 +12,14 @@ import pytest
 
 from volplane.errors import ApiUnavailable
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES
-from volplane.kube.objects import VolumeSnapshot
+from volplane.kube.kinds import VOLUMES
 from volplane.kube.reflector import Reflector
+from volplane.snapshots.objects import (
+    VOLUME_SNAPSHOT_CLASSES,
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
+    VolumeSnapshot,
+)
 from volplane_embedded.apiserver.custom_kinds import definitions
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

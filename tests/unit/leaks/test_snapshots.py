@@ -11,10 +11,10 @@ import pytest
 from backends import Shelf
 from unit.leaks.conftest import Cluster
 from volplane import SnapshotOwnership, SnapshotPage
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.kube.transport import Response
 from volplane.leaks.check import INTERVAL
 from volplane.snapshots.groups_objects import GROUP_CONTENTS
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane_testing import Answer, FaultyBackend
 from volplane_testing.memory_storage import MemorySnapshot
 from volplane_testing.transport import ApiCall, Ask, refuse, requests

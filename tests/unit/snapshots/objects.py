@@ -10,16 +10,9 @@ from unit.binding.objects import claim, volume
 from unit.deciding import DRIVER, disk, put, state_with
 from volplane.drivers.driver import DriverView
 from volplane.kube import names
-from volplane.kube.objects import (
-    Claim,
-    KubeObject,
-    Lease,
-    Volume,
-    VolumeSnapshot,
-    VolumeSnapshotClass,
-    VolumeSnapshotContent,
-)
+from volplane.kube.objects import Claim, KubeObject, Lease, Volume
 from volplane.schemas import Parameter, ParameterSchema
+from volplane.snapshots.objects import VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent
 from volplane.snapshots.state import SnapshotState
 
 HOOKS: Final = frozenset({"describe", "owns", "provision", "delete"}) | {

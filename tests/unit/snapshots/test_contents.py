@@ -12,9 +12,9 @@ from unit.snapshots.test_decide import CUT, READY
 from volplane import Snapshot
 from volplane.controller.actions import Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
-from volplane.kube.kinds import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import KubeObject, VolumeSnapshot
+from volplane.kube.objects import KubeObject
 from volplane.snapshots.contents import CREATE, DELETE, FIND, decide_content
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.state import (
     Cut,
     Cutting,

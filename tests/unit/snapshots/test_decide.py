@@ -24,9 +24,10 @@ from unit.snapshots.objects import (
 from volplane import Snapshot
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import KubeObject
 from volplane.snapshots.decide import SEEK, decide_snapshot, decide_source
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
 from volplane.snapshots.state import Cut, Lost, SnapshotIntent, needs_source
 from volplane.state.records import read_intent
 

@@ -19,8 +19,9 @@ from unit.deciding import DRIVER, disk, put
 from unit.snapshots.objects import snapshot, source, state_of
 from volplane.controller.actions import Create, Delete, LiveReads, Patch, Read, Settled, Wait
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOTS
-from volplane.kube.objects import Claim, VolumeSnapshot, timestamp
+from volplane.kube.kinds import CLAIMS
+from volplane.kube.objects import Claim, timestamp
+from volplane.snapshots.objects import VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.runs import Turn, decide_schedule
 from volplane.snapshots.schedule import read_schedule
 from volplane.snapshots.state import SnapshotState

@@ -17,8 +17,9 @@ from unit.deciding import DRIVER, HOOKS, decide_claim, disk, fast, put, state_wi
 from volplane.assets import Asset, VolumeSource
 from volplane.controller.actions import Action, Create, LiveReads, Patch, Read, Run, Wait
 from volplane.kube import names
-from volplane.kube.kinds import CLAIMS, VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VOLUMES
-from volplane.kube.objects import Claim, KubeObject, Node, StorageClass, VolumeSnapshot, VolumeSnapshotContent
+from volplane.kube.kinds import CLAIMS, VOLUMES
+from volplane.kube.objects import Claim, KubeObject, Node, StorageClass
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot, VolumeSnapshotContent
 from volplane.snapshots.source import swept, unbound_of
 from volplane.state.progress import Discarded, FoundSource, Full, Made, Pending
 from volplane.state.records import INTENT_VERSION, ClaimIntent, SourceRecord

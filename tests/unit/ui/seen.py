@@ -8,7 +8,8 @@ import msgspec
 
 from volplane.kube.client import Client
 from volplane.kube.events import Event
-from volplane.kube.objects import KubeObject, VolumeSnapshot
+from volplane.kube.objects import KubeObject
+from volplane.snapshots.objects import VolumeSnapshot
 from volplane.ui.told import Told
 from volplane.ui.watched import Watched
 

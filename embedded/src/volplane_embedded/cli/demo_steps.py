@@ -10,17 +10,10 @@ from typing import Any
 from volplane.errors import VolplaneError
 from volplane.kube import names
 from volplane.kube.cache import Cache
-from volplane.kube.kinds import (
-    CLAIMS,
-    NODES,
-    PODS,
-    STORAGE_CLASSES,
-    VOLUME_SNAPSHOT_CLASSES,
-    VOLUME_SNAPSHOTS,
-    VOLUMES,
-)
-from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment, VolumeSnapshot
+from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeAttachment
 from volplane.process.control_plane import ControlPlane
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CLASSES, VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.state.records import trashed
 from volplane_embedded.cli.demo_console import DemoConsole
 from volplane_embedded.cli.demo_disks import DemoCloud

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from volplane.errors import ApiError, ApiNotFound, BackendError, PluginError
-from volplane.kube.kinds import (
-    ATTACHMENTS,
-    CLAIMS,
-    NAMESPACES,
-    PODS,
-    STORAGE_CLASSES,
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, NAMESPACES, PODS, STORAGE_CLASSES, VOLUMES
+from volplane.kube.names import TRASHED
+from volplane.kube.objects import Volume
+from volplane.snapshots.objects import (
     VOLUME_SNAPSHOT_CLASSES,
     VOLUME_SNAPSHOT_CONTENTS,
     VOLUME_SNAPSHOTS,
-    VOLUMES,
+    VolumeSnapshotContent,
 )
-from volplane.kube.names import TRASHED
-from volplane.kube.objects import Volume, VolumeSnapshotContent
 from volplane_testing.qualification.report import Failed
 from volplane_testing.qualification.site import LABEL, Site
 

@@ -11,17 +11,9 @@ from typing import Any, TypeVar
 
 from volplane.errors import ApiNotFound, ApiUnavailable
 from volplane.kube.client import Client
-from volplane.kube.kinds import (
-    ATTACHMENTS,
-    CLAIMS,
-    PODS,
-    STORAGE_CLASSES,
-    VOLUME_SNAPSHOT_CONTENTS,
-    VOLUME_SNAPSHOTS,
-    VOLUMES,
-    Kind,
-)
-from volplane.kube.objects import Claim, KubeObject, Pod, Volume, VolumeSnapshot, VolumeSnapshotContent
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Kind
+from volplane.kube.objects import Claim, KubeObject, Pod, Volume
+from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot, VolumeSnapshotContent
 from volplane_embedded.objects import CSI_NODES
 from volplane_testing.qualification.assets import Assets
 from volplane_testing.qualification.controllers import Controllers

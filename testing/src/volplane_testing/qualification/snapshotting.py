@@ -9,17 +9,16 @@ from functools import partial
 from typing import Any, Final
 
 from volplane.kube import names
-from volplane.kube.kinds import (
-    CLAIMS,
-    LEASES,
+from volplane.kube.kinds import CLAIMS, LEASES, VOLUMES, Kind
+from volplane.kube.objects import Volume
+from volplane.kube.quantity import parse
+from volplane.snapshots.objects import (
     VOLUME_SNAPSHOT_CLASSES,
     VOLUME_SNAPSHOT_CONTENTS,
     VOLUME_SNAPSHOTS,
-    VOLUMES,
-    Kind,
+    VolumeSnapshot,
+    VolumeSnapshotContent,
 )
-from volplane.kube.objects import Volume, VolumeSnapshot, VolumeSnapshotContent
-from volplane.kube.quantity import parse
 from volplane.snapshots.state import STOCK_LEASE, handle_in_source
 from volplane.state.naming import handle_of
 from volplane_testing.qualification.report import Failed, Measured, NotPossible
