@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -301,7 +300,7 @@ async def _drain(
         gone = await work.node_is_gone(client)
         if not gone:
             await _check_controllers(client, work.namespace, leader, mode)
-        recorder = EventRecorder(client, instance=f"drain@{socket.gethostname()}", now=lambda: datetime.now(UTC))
+        recorder = EventRecorder(client, instance=f"drain@{socket.gethostname()}")
         writing = asyncio.ensure_future(recorder.run())
         try:
             if mode == "release":

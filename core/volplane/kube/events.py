@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -93,7 +93,7 @@ class EventRecorder:
     _: KW_ONLY
     instance: str
     """Which process this is, for `reportingInstance`."""
-    now: Callable[[], datetime]
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     metrics: ApiMetrics = UNCOUNTED
     dropped: int = field(default=0, init=False)
     """Events that were neither written nor counted in a written one."""

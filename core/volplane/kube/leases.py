@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -103,7 +103,7 @@ class LeaseLock:
     name: str
     identity: str
     """Unique per process; a restarted process needs another one."""
-    now: Callable[[], datetime]
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     """Fills the times that people read; nothing is decided by them."""
     duration: int = 15
     """Whole seconds that others wait after the last renewal they saw."""

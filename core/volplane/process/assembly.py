@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -48,13 +48,13 @@ class Dependencies:
 
     client: Client
     loaded: LoadedDrivers
-    executor: ThreadExecutor
+    executor: ThreadExecutor = field(default_factory=ThreadExecutor)
     """Runs the hooks; the caller closes it."""
     recorder: Recorder
     sealer: Sealer
-    now: Callable[[], datetime]
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     """The wall clock."""
-    random: Random
+    random: Random = field(default_factory=Random)
     fence: Callable[[], str] = lambda: ""
     """Returns the text of our term's `Fence`."""
     may_begin: Callable[[], bool] = lambda: True

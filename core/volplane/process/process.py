@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -93,8 +92,6 @@ class ControllerProcess:
     _: KW_ONLY
     metrics: Metrics
     plugins: InstalledPlugins = field(default_factory=InstalledPlugins)
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    """The wall clock."""
 
     def __post_init__(self) -> None:
         self._random = Random()  # noqa: S311 - jitter, not secrets
@@ -228,7 +225,6 @@ class ControllerProcess:
             namespace=options.home,
             name=options.lease_name,
             identity=options.identity,
-            now=self.now,
             duration=NODE_LEASE_SECONDS if options.node_name else LEASE_SECONDS,
             drivers=self._loaded.names,
             endpoint=_endpoint(options.identity, self.port),
@@ -254,7 +250,7 @@ class ControllerProcess:
     def _holding(self, key: str, work: Work) -> Work:
         """Return work that is done only while this process holds the Lease of another controller, too."""
         namespace, _, name = key.partition("/")
-        lock = LeaseLock(self.client, namespace=namespace, name=name, identity=self.options.identity, now=self.now)
+        lock = LeaseLock(self.client, namespace=namespace, name=name, identity=self.options.identity)
         seconds = lock.duration * RENEWED_WITHIN
         elector = Elector(lock, random=self._random, overrun=_exit_hard, renew_seconds=seconds)
         return lambda leadership: elector.run(lambda _theirs: work(leadership))
@@ -301,14 +297,13 @@ class ControllerProcess:
         """Build the controllers of a term. They write only while this process leads."""
         self._loaded = self._loaded.settled()
         options = self.options
-        recorder = EventRecorder(self.client, instance=options.identity, now=self.now, metrics=self.metrics)
+        recorder = EventRecorder(self.client, instance=options.identity, metrics=self.metrics)
         parts = Dependencies(
             client=self.client,
             loaded=self._loaded,
             executor=ThreadExecutor(self._loaded.limits),
             recorder=recorder,
             sealer=sealer,
-            now=self.now,
             random=self._random,
             fence=lambda: str(term.leadership.fence or ""),
             may_begin=lambda: term.leadership.may_begin(),  # noqa: PLW0108 - it is another one once the term begins
@@ -382,13 +377,13 @@ class ControllerProcess:
 
 
 async def read_control_plane(
-    client: Client, configuration: Configuration, options: Options, *, plugins: InstalledPlugins | None = None
+    client: Client, configuration: Configuration, options: Options
 ) -> tuple[ControlPlane, tuple[str, ...]]:
     """Fill the caches of a control plane once; return it, and sentences on what is not known. Its runners never run.
 
     Calls no hook but `describe`, writes nothing. Raises ApiError, ConfigurationError.
     """
-    loaded = await asyncio.to_thread(load_drivers, configuration, plugins or InstalledPlugins())
+    loaded = await asyncio.to_thread(load_drivers, configuration, InstalledPlugins())
     doubts = [f"driver {broken.name} is not usable here: {broken.error}" for broken in loaded.broken]
     sealer = None
     try:
@@ -396,15 +391,9 @@ async def read_control_plane(
     except ApiForbidden:
         doubts.append(NO_KEY)
     cluster_id = await cluster_id_of(client, configuration.cluster_id)
-    now = partial(datetime.now, UTC)
+    recorder = EventRecorder(client, instance=options.identity)
     parts = Dependencies(
-        client=client,
-        loaded=loaded,
-        executor=ThreadExecutor(),
-        recorder=EventRecorder(client, instance=options.identity, now=now),
-        sealer=sealer or Sealer(secrets.token_bytes(32)),
-        now=now,
-        random=Random(),  # noqa: S311 - jitter, not secrets
+        client=client, loaded=loaded, recorder=recorder, sealer=sealer or Sealer(secrets.token_bytes(32))
     )
     plane = build(replace(options, cluster_id=cluster_id, scrub=configuration.scrubber), parts)
     plane.drivers.presume_started()
