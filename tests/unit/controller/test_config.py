@@ -98,6 +98,7 @@ def test_options_are_not_in_the_repr_because_they_may_name_secrets() -> None:
     [
         ("driver: []", "v.yaml: driver: unknown key; did you mean 'drivers'?"),
         ("xyz: 1", "v.yaml: xyz: unknown key; known: clusterId, drivers, extensions, scrubber"),
+        ("clusterId: prod/csi", 'v.yaml: clusterId: "prod/csi" ends with /csi, as the marks of `volplane csi` do'),
         (
             "drivers: [{name: a, backend: b, optons: {}}]",
             "v.yaml: drivers[0].optons: unknown key; did you mean 'options'?",
