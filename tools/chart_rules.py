@@ -60,7 +60,8 @@ def content() -> str:
 
 def policy() -> str:
     """Return the file of the admission policy."""
-    objects = node_policy(nodes_namespace(NAMESPACE), '{{ include "volplane.ofNodes" . }}')
+    name = '{{ include "volplane.nameOutside" (list . "volplane-node") }}'
+    objects = node_policy(nodes_namespace(NAMESPACE), '{{ include "volplane.ofNodes" . }}', name)
     text: str = yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True, width=120)
     return f"# `make chart` writes this from the code. Helm evaluates expressions.\n{text}"
 

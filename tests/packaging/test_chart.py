@@ -238,12 +238,20 @@ OWN = ("imagePullSecrets", "nodeSelector", "tolerations")
 """Fields of pods that only the chart can set; beside them imagePullPolicy and resources of the container."""
 
 
-def template(values: str) -> subprocess.CompletedProcess[str]:
+TWO_RELEASES = """\
+config:
+  drivers:
+    - {name: local.NAMESPACE, backend: hostpath, distributed: true, options: {root: /srv/volumes}}
+    - {name: ebs.NAMESPACE, backend: aws_ebs, options: {access_key_id: "secret:cloud/aws/id"}}
+"""
+
+
+def template(values: str, namespace: str = NAMESPACE) -> subprocess.CompletedProcess[str]:
     """Run `helm template` with these values."""
     program = helm.find()
     if program is None:
         pytest.skip("helm is not installed (`make helm`)")
-    command = [program, "template", "volplane", str(CHART), "--namespace", NAMESPACE, "--values", "-"]
+    command = [program, "template", "volplane", str(CHART), "--namespace", namespace, "--values", "-"]
     return subprocess.run(command, input=values, capture_output=True, text=True, check=False)
 
 
@@ -343,6 +351,21 @@ def test_the_chart_installs_what_the_command_prints(name: str) -> None:
     found = compared(objects)
     assert {key: body for key, body in found.items() if key not in more} == compared(printed)
     assert more <= found.keys()
+
+
+def test_releases_in_two_namespaces_have_no_object_in_common() -> None:
+    named = []
+    for namespace in (NAMESPACE, "storage"):
+        text = TWO_RELEASES.replace("NAMESPACE", namespace)
+        ended = template(text, namespace)
+        assert ended.returncode == 0, ended.stderr
+        objects = [each for each in yaml.safe_load_all(ended.stdout) if each and each["kind"] != "StorageClass"]
+        bound = [each for each in objects if each["kind"].endswith("RoleBinding")]
+        roles = {(each["kind"], each["metadata"]["name"]) for each in objects}
+        assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bound} <= roles
+        assert "cloud" in {each["metadata"].get("namespace") for each in bound}
+        named += [(e["kind"], e["metadata"].get("namespace"), e["metadata"]["name"]) for e in objects]
+    assert len(named) == len(set(named))
 
 
 def test_values_of_the_chart_alone_reach_the_pods() -> None:

@@ -21,7 +21,7 @@ from typer import Option
 
 from volplane._templates import data_of, filled, text_of
 from volplane.asking.callers import REVIEWS
-from volplane.cli.framework.options import path_option
+from volplane.cli.framework.options import DEFAULT_NAMESPACE, path_option
 from volplane.controller.config import Configuration, parse_configuration
 from volplane.controller.controller import FOLLOW, READ, Rule
 from volplane.intents.bootstrap import SEAL_SECRET
@@ -58,7 +58,7 @@ _ALL = (
 class Installation:
     """The options of `volplane manifests`."""
 
-    namespace: Annotated[str, Option(metavar="NAME", help="Where it runs.")] = "volplane-system"
+    namespace: Annotated[str, Option(metavar="NAME", help="Where it runs.")] = DEFAULT_NAMESPACE
     controllers: Annotated[
         str, Option(metavar="LIST", help=f"As of `volplane run`: some of {', '.join(ALL_CONTROLLERS)}, or all.")
     ] = DEFAULT_CONTROLLERS
@@ -165,9 +165,16 @@ def _accounts(
         for place, named in sorted(secrets.items()):
             roles.setdefault(place, []).append(secret_rule(named))
         for place, rules in roles.items():
-            given = {"account": name, "home": home, "place": place or None, "role": "Role" if place else "ClusterRole"}
+            shown = name if place in homes.values() else name_outside(name, namespace)
+            role = "Role" if place else "ClusterRole"
+            given = {"account": name, "home": home, "place": place or None, "role": role, "name": shown}
             yield _object("Role", rules=[rule.body() for rule in rules], **given)
-            yield _object("RoleBinding", binding=f"{given['role']}Binding", **given)
+            yield _object("RoleBinding", binding=f"{role}Binding", **given)
+
+
+def name_outside(account: str, namespace: str) -> str:
+    """Return the name of what an installation has outside of its namespaces, where others may have objects, too."""
+    return account if namespace == DEFAULT_NAMESPACE else f"{account}.{namespace}"
 
 
 def cluster_rules(controllers: Collection[str], namespace: str, *, distributed: bool = False) -> list[Rule]:
@@ -263,15 +270,16 @@ def _admission(wanted: Installation, parsed: Configuration, homes: Mapping[str, 
         yield _object("ResourceQuota", home=home)
     if NODE_NAME in homes and wanted.admission_policy:
         drivers = [driver.name for driver in parsed.drivers or () if driver.distributed]
-        yield from node_policy(homes[NODE_NAME], json.dumps(drivers))
+        policy = name_outside(NODE_NAME, wanted.namespace)
+        yield from node_policy(homes[NODE_NAME], json.dumps(drivers), policy)
     if wanted.replicas > 1:
         yield _object("PodDisruptionBudget", namespace=wanted.namespace)
 
 
-def node_policy(nodes: str, drivers: str) -> Iterator[Json]:
+def node_policy(nodes: str, drivers: str, name: str) -> Iterator[Json]:
     """Tie the writes of the processes of nodes to their node. nodes: their namespace. drivers: a list in JSON."""
-    text = text_of("volplane.cli", "node_policy.yaml")
-    yield from yaml.safe_load_all(text.replace("NAMESPACE", nodes).replace("in DRIVERS", f"in {drivers}"))
+    text = text_of("volplane.cli", "node_policy.yaml").replace("NAMESPACE", nodes).replace("POLICY", name)
+    yield from yaml.safe_load_all(text.replace("in DRIVERS", f"in {drivers}"))
 
 
 def storage_classes(drivers: Sequence[str]) -> Iterator[Json]:

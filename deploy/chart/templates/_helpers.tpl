@@ -102,19 +102,30 @@ of the nodes reads those of distributed drivers, and of extensions, which every 
 {{- end }}
 {{- end }}
 
-{{- /* Bind a role to the account of its name: (root, kind of the role, name, namespace or ""). */}}
+{{- /* The name of what an account has outside of the namespaces of the release: (root, account). */}}
+{{- define "volplane.nameOutside" -}}
+{{- $namespace := (index . 0).Release.Namespace }}
+{{- index . 1 }}{{ if ne $namespace "volplane-system" }}.{{ $namespace }}{{ end }}
+{{- end }}
+
+{{- /* Bind a role to an account: (root, kind of the role, account, namespace or ""). Outside of the namespaces of the
+release the role has a name of its own. */}}
 {{- define "volplane.bind" }}
 {{- $root := index . 0 }}{{ $kind := index . 1 }}{{ $name := index . 2 }}{{ $namespace := index . 3 }}
+{{- $role := $name }}
+{{- if not (has $namespace (list $root.Release.Namespace (include "volplane.nodes" $root))) }}
+{{- $role = include "volplane.nameOutside" (list $root $name) }}
+{{- end }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ $kind }}Binding
 metadata:
-  name: {{ $name }}
+  name: {{ $role }}
   {{- with $namespace }}
   namespace: {{ . | quote }}
   {{- end }}
   labels: {app.kubernetes.io/name: {{ $name }}}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $name }}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ $kind }}, name: {{ $role }}}
 subjects:
   - kind: ServiceAccount
     name: {{ $name }}
@@ -132,7 +143,7 @@ subjects:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
-  name: {{ $name }}
+  name: {{ include "volplane.nameOutside" (list $root $name) }}
   namespace: {{ $namespace | quote }}
   labels: {app.kubernetes.io/name: {{ $name }}}
 rules:

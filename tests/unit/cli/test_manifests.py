@@ -209,6 +209,21 @@ def two_drivers() -> list[Any]:
     return list(documents(wanted, TWO_DRIVERS))
 
 
+def test_two_installations_have_no_object_in_common() -> None:
+    """Whoever is installed second would take the rights of the first one, or give it other ones."""
+    found = []
+    for namespace in ("volplane-system", "node", "storage"):
+        text = TWO_DRIVERS.replace("example.com", f"{namespace}.example.com")
+        wanted = Installation(
+            namespace=namespace, option="all", controllers=ALL_CONTROLLERS, image="i", configuration=text
+        )
+        objects = [each for each in documents(wanted) if each["kind"] != "StorageClass"]
+        assert readable_secrets(objects, "volplane")["cloud"] == {"aws"}
+        assert any(place == "" for place, _ in rules_of(objects, f"{namespace}-nodes/volplane-node"))
+        found += [(each["kind"], *name_and_place(each)) for each in objects]
+    assert len(found) == len(set(found))
+
+
 @pytest.mark.parametrize(
     ("verb", "resource", "namespace", "name"),
     [
@@ -273,7 +288,8 @@ def test_the_nodes_read_secrets_of_their_own_drivers(capsys: pytest.CaptureFixtu
 def readable_secrets(objects: list[Any], account: str) -> dict[str, set[str]]:
     """By namespace, the names of those that the account may get."""
     found: dict[str, set[str]] = {}
-    for role in (each for each in objects if each["kind"] == "Role" and each["metadata"]["name"] == account):
+    roles = [each for each in objects if each["kind"] == "Role"]
+    for role in (each for each in roles if each["metadata"]["labels"]["app.kubernetes.io/name"] == account):
         for rule in role["rules"]:
             if rule["resources"] == ["secrets"] and "get" in rule["verbs"]:
                 found.setdefault(role["metadata"]["namespace"], set()).update(rule["resourceNames"])

@@ -13,7 +13,7 @@ from api_fields import unknown_fields_of_object
 from volplane.cli.installation import node_policy
 from volplane.kube import names
 
-POLICY, BINDING = node_policy("ours-nodes", '["local.example.com"]')
+POLICY, BINDING = node_policy("ours-nodes", '["local.example.com"]', "volplane-node.ours")
 EXTRA = {"authentication.kubernetes.io/node-name": ["a"], "authentication.kubernetes.io/node-uid": ["uid-a"]}
 ACCOUNT = "system:serviceaccount:ours-nodes:volplane-node"
 
