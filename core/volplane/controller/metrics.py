@@ -18,7 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from volplane._shared import COLLECTORS
 from volplane.controller.workqueue import ControllerMetrics, QueueCounters
-from volplane.kube.transport import Counted
+from volplane.kube.client import Counted
 
 _LATENCY: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _HOOK: Final = (*_LATENCY, 30.0, 120.0, 600.0)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from volplane._delays import Backoff
-from volplane.kube.transport import ApiMetrics
+from volplane.kube.client import ApiMetrics
 
 _SHORTEST = 0.001
 """Shortest delay: a time 1e-16 s ahead equals the present by the clock, and the key would come back without end."""

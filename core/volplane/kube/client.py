@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from volplane.kube.answers import Change, Listing, Page, changes, decoded, decod
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
-from volplane.kube.transport import UNCOUNTED, ApiMetrics, Request, Transport
+from volplane.kube.transport import Request, Transport
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,6 +66,26 @@ async def full_list_if_expired(read: Callable[[int], Awaitable[R]]) -> R:
         return await read(_PAGE)
     except ApiGone:
         return await read(_FULL)
+
+
+Counted = Literal["undecodable", "listed", "watch ended", "event dropped", "pass ended"]
+"""Objects that could not be read and were skipped (of a kind), whole lists taken into a cache (of a kind), watches that
+ended (of a kind, because of end, gone or error), events that were not written (because of queue, when that is full,
+refused, or unavailable, when the process ended), and passes of a controller (its name; done, wait, operation, conflict,
+unavailable, refused, error, unsettled, stopped)."""
+
+
+class ApiMetrics:
+    """Where clients, reflectors and event recorders count. This one counts nothing."""
+
+    def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        """Count an exchange that ended with this HTTP code; 0: no answer."""
+
+    def count(self, what: Counted, *labels: str) -> None:
+        """Count one more. labels: the plural of the kind, and why, as far as `what` has them."""
+
+
+UNCOUNTED: Final = ApiMetrics()
 
 
 class Client:

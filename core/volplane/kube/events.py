@@ -23,10 +23,9 @@ import msgspec
 from volplane._delays import EVENT_NOT_WRITTEN, EVENT_REFUSED
 from volplane._messages import sanitize
 from volplane.errors import ApiError, ApiForbidden, ApiNotFound, ApiUnavailable
-from volplane.kube.client import Client
+from volplane.kube.client import UNCOUNTED, ApiMetrics, Client
 from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject, Metadata, ObjectReference, timestamp
-from volplane.kube.transport import UNCOUNTED, ApiMetrics
 
 _LOG = logging.getLogger(__name__)
 

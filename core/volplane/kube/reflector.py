@@ -19,9 +19,8 @@ from volplane._delays import WATCH_ENDED
 from volplane.errors import ApiError, ApiGone, ApiUnavailable
 from volplane.kube.answers import Change
 from volplane.kube.cache import Cache
-from volplane.kube.client import Client, full_list_if_expired
+from volplane.kube.client import UNCOUNTED, ApiMetrics, Client, full_list_if_expired
 from volplane.kube.objects import KubeObject
-from volplane.kube.transport import UNCOUNTED, ApiMetrics
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -65,23 +65,3 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close all connections. Requests in flight fail."""
-
-
-Counted = Literal["undecodable", "listed", "watch ended", "event dropped", "pass ended"]
-"""Objects that could not be read and were skipped (of a kind), whole lists taken into a cache (of a kind), watches that
-ended (of a kind, because of end, gone or error), events that were not written (because of queue, when that is full,
-refused, or unavailable, when the process ended), and passes of a controller (its name; done, wait, operation, conflict,
-unavailable, refused, error, unsettled, stopped)."""
-
-
-class ApiMetrics:
-    """Where clients, reflectors and event recorders count. This one counts nothing."""
-
-    def api_request(self, verb: str, resource: str, code: int, seconds: float) -> None:
-        """Count an exchange that ended with this HTTP code; 0: no answer."""
-
-    def count(self, what: Counted, *labels: str) -> None:
-        """Count one more. labels: the plural of the kind, and why, as far as `what` has them."""
-
-
-UNCOUNTED: Final = ApiMetrics()

@@ -124,9 +124,10 @@ class Whole:
         if (step := binding.migration_step(VOLUMES, volume) or finalizer_step(volume, cluster)) is not None:
             return step
         # A scrub that has begun comes first. A volume that is being deleted is offered to no claim: nothing is erased.
-        if volume.terminating and recycle_intent_of(volume) is not None:
+        scrubbed = recycle_intent_of(volume) is not None
+        if scrubbed and volume.terminating:
             return abandon_scrub(volume, cluster, reads)
-        if held_for_scrub(volume):
+        if scrubbed and held_for_scrub(volume):
             return decide_recycle(volume, cluster, reads, self.reclaim)
         reference = volume.spec.claim_ref
         if reference is None or not reference.uid:

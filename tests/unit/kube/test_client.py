@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from volplane.errors import ApiConflict, ApiError, ApiForbidden, ApiGone, ApiNotFound, ApiUnavailable
-from volplane.kube.client import JSON_PATCH
+from volplane.kube.client import JSON_PATCH, ApiMetrics, Counted
 from volplane.kube.kinds import CLAIMS, NAMESPACES, PODS, VOLUMES
-from volplane.kube.transport import ApiMetrics, Counted, Response
+from volplane.kube.transport import Response
 
 
 def volume(name: str, **metadata: Any) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from volplane.controller.controller import Role
 from volplane.controller.leader import Leadership
 from volplane.controller.workqueue import ControllerMetrics
 from volplane.drivers.driver import Driver, LoadedDrivers
-from volplane.kube.client import Client
+from volplane.kube.client import Client, Counted
 from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import KubeObject
-from volplane.kube.transport import Counted
 from volplane.leaks.check import lists
 from volplane.operations.operation import DriverLimits, Phase
 from volplane.process.assembly import Dependencies, build
@@ -278,12 +277,14 @@ class Process:
     async def _follow(self, plane: ControlPlane, started: Callable[[], None]) -> None:
         """Fill the caches and take no step until it leads; then run the drivers, too."""
         self.plane = plane
-        plane.follow()
+        for runner in plane.runners:
+            runner.follows = True
         async with asyncio.TaskGroup() as group:
             group.create_task(plane.run(), name="controllers")
             await self._leads.wait()
             started()
-            plane.lead()
+            for runner in plane.runners:
+                runner.lead()
             group.create_task(plane.drivers.keep(), name="drivers")
 
     def _saves(self, volume: Mapping[str, Any]) -> None:
