@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from simulation.leader_plants import call_without_a_look
 from simulation.planting import by_name, replace
-from volplane.attach import attach_detach, attacher
+from volplane.attach import attach_detach, attacher, desired
 from volplane.attach.attach_detach import Decision
 from volplane.attach.comparison import AttachmentComparison
 from volplane.attach.operation import AttachOperation
@@ -28,7 +28,7 @@ def force_at_once(stack: ExitStack) -> None:
 
 def attach_to_two_nodes(stack: ExitStack) -> None:
     """Do not ask whether another node has it, and leave that to the backend."""
-    replace(stack, attach_detach, "elsewhere", lambda *_: [])
+    replace(stack, desired, "elsewhere", lambda *_: [])
     replace(stack, AttachOperation, "_refuse_second_node", lambda *_: None)
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from simulation.planting import by_name, replace
-from volplane.attach import attach_detach, attacher, desired, operation
+from volplane.attach import desired, operation
 from volplane.attach.operation import DetachOperation
 from volplane.kube.objects import VolumeAttachment
 from volplane.state.cluster_state import ClusterState
@@ -14,14 +14,12 @@ from volplane.state.cluster_state import ClusterState
 
 def take_every_registration_for_another_machine(stack: ExitStack) -> None:
     """Compare the uid of the Node alone, which a kubelet gets anew when it registers again."""
-    for module in (attach_detach, attacher, desired):
-        replace(stack, module, "same_machine", lambda *about: not desired.registered_again(*about))
+    replace(stack, desired, "same_machine", lambda *about: not desired.registered_again(*about))
 
 
 def believe_an_empty_list(stack: ExitStack) -> None:
     """Take the list of a kubelet that has just been started for what is in use."""
-    for module in (attach_detach, desired):
-        replace(stack, module, "has_reported", lambda _: True)
+    replace(stack, desired, "has_reported", lambda _: True)
 
 
 def know_a_volume_by_its_name(stack: ExitStack) -> None:
@@ -34,8 +32,7 @@ def know_a_volume_by_its_name(stack: ExitStack) -> None:
         return pair if known is None or (pair is not None and pair.volume == desired.unique_name(known)) else None
 
     replace(stack, ClusterState, "of_former_volume", lambda *_: False)
-    for module in (attach_detach, desired):
-        replace(stack, module, "pair_of_attachment", named)
+    replace(stack, desired, "pair_of_attachment", named)
 
 
 def detach_under_the_other_attachment(stack: ExitStack) -> None:

@@ -18,26 +18,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from volplane.attach import desired
 from volplane.attach.attacher import declared
-from volplane.attach.desired import (
-    Pair,
-    elsewhere,
-    has_reported,
-    is_managed,
-    is_ready,
-    listed_volumes,
-    may_share,
-    may_use_unreported,
-    named_by_controller,
-    out_of_service,
-    pair_of_attachment,
-    pairs_of_pod,
-    pairs_wanted,
-    plugin_label,
-    same_machine,
-    users_of,
-    volumes_in_use,
-)
+from volplane.attach.desired import Pair
 from volplane.controller.actions import (
     Action,
     Create,
@@ -114,19 +97,20 @@ class Decision(NamedTuple):
 
 def decide_pair(pair: Pair, state: AttachDetachState, reads: LiveReads) -> Decision:
     attachment = state.cluster.attachments.get(pair.attachment)
-    if found := users_of(pair, state.cluster):
+    if found := desired.users_of(pair, state.cluster):
         users, volume = [pod for pod, _ in found], found[0][1]
         decision, node = _wanted(pair, attachment, volume, users, state), state.cluster.nodes.get(pair.node)
         # Without proof that its machine is another one, the kubelet may be about to mount it.
-        if attachment and node and isinstance(decision.action, Delete) and same_machine(attachment, node) is None:
+        deletes = isinstance(decision.action, Delete)
+        if deletes and attachment and node and desired.same_machine(attachment, node) is None:
             first = _unwanted(pair, attachment, state, reads)
             decision = decision if isinstance(first.action, Delete) else first
         return decision._replace(wanted=True)
-    if attachment is None or not named_by_controller(attachment):
+    if attachment is None or not desired.named_by_controller(attachment):
         return Decision(Settled())  # An attachment with another name is not ours to delete.
     if not csi_parts(pair.volume)[0]:
         name = attachment.spec.source.persistent_volume_name or ""
-        if pair_of_attachment(attachment, state.cluster) != pair:
+        if desired.pair_of_attachment(attachment, state.cluster) != pair:
             return Decision(Settled())  # Its volume is known by now: it is decided by the volume's name.
         if not reads.has(VOLUMES, name):
             return Decision(Read(VOLUMES, name, why="is its volume really gone?"))
@@ -150,7 +134,7 @@ def _wanted(
         return Decision(Delete(kind=ATTACHMENTS, target=attachment, why="it is of a former node", exact=False))
     if not attachment.status.attached:
         return _awaited(attachment, volume, users, state.cluster)
-    if node is None or not is_managed(node) or pair.volume in listed_volumes(node):
+    if node is None or not desired.is_managed(node) or pair.volume in desired.listed_volumes(node):
         # Pods are told where this controller writes the node's list, and before the node lists the volume.
         return Decision(Settled())
     text = f'AttachVolume.Attach succeeded for volume "{volume.name}" '
@@ -162,10 +146,10 @@ def _create(pair: Pair, volume: Volume, users: Sequence[Pod], state: AttachDetac
     node = state.cluster.nodes.get(pair.node)
     if node is None:
         return Decision(Wait(reason=f"node {pair.node} does not exist"))
-    if not is_managed(node):
+    if not desired.is_managed(node):
         return Decision(Settled())  # Its kubelet attaches for itself.
     # On two nodes at once, both would write to the file system of the volume.
-    if others := elsewhere(pair, state.cluster):
+    if others := desired.elsewhere(pair, state.cluster):
         return _blocked(pair, volume, users, others, state)
     if state.creating.get(pair.volume, pair.key) != pair.key:
         return Decision(Wait(reason="it is about to be attached to another node"))
@@ -186,7 +170,8 @@ def _blocked(
     """Wait for another node that has it. Events say so if it stays there for a while, and why no detach succeeds."""
     nodes = ", ".join(sorted({each.spec.node_name for each in others}))
     reason = f"it is attached to {nodes}, and may be on one node at a time"
-    theirs = [pod for other in others for pod, _ in users_of(Pair(other.spec.node_name, pair.volume), state.cluster)]
+    there = (Pair(each.spec.node_name, pair.volume) for each in others)
+    theirs = [pod for other in there for pod, _ in desired.users_of(other, state.cluster)]
     kept = (
         each.status.detach_error
         if each.terminating
@@ -241,9 +226,9 @@ def _attach_failed(
 
 def _of_former_machine(attachment: VolumeAttachment, node: Node, unique: str) -> bool | None:
     """Return whether it was made for a machine that had the node's name before; None: that is not known yet."""
-    same = same_machine(attachment, node)
-    if same is None and unique not in volumes_in_use(node):
-        return True if has_reported(node) else None
+    same = desired.same_machine(attachment, node)
+    if same is None and unique not in desired.volumes_in_use(node):
+        return True if desired.has_reported(node) else None
     return same is False
 
 
@@ -260,7 +245,7 @@ def _unwanted(pair: Pair, attachment: VolumeAttachment, state: AttachDetachState
     forced, left = _force(pair, node, state) if mounted else ("", None)
     if mounted and not forced:
         return Decision(Wait(reason=f"node {pair.node} still uses it", seconds=left))
-    if node is not None and is_managed(node) and _among(pair, listed_volumes(node)):
+    if node is not None and desired.is_managed(node) and _among(pair, desired.listed_volumes(node)):
         return Decision(Wait(reason=f"the report of node {pair.node} still lists it"))
     if not forced and pair.key not in state.withdrawn and not reads.has(NODES, pair.node):
         return Decision(Read(NODES, pair.node, why="does its kubelet use the volume?"))
@@ -272,8 +257,8 @@ def _mounted(pair: Pair, state: AttachDetachState) -> bool:
     """Return whether its kubelet may use it. For a node that is gone its last report counts; without one it may."""
     node, attachment = state.cluster.nodes.get(pair.node), state.cluster.attachments.get(pair.attachment)
     if node is not None:
-        unreported = attachment is not None and may_use_unreported(attachment, node)
-        return unreported or _among(pair, volumes_in_use(node))
+        unreported = attachment is not None and desired.may_use_unreported(attachment, node)
+        return unreported or _among(pair, desired.volumes_in_use(node))
     known = state.last_in_use.get(pair.node)
     return known is None or _among(pair, known)
 
@@ -290,9 +275,9 @@ def _force(pair: Pair, node: Node | None, state: AttachDetachState) -> tuple[str
     never = state.force_detach_after is None
     left = since + (state.force_detach_after or 0.0) - state.cluster.monotonic()
     expired = not never and left <= 0
-    if out_of_service(node):
+    if desired.out_of_service(node):
         return ("timeout" if expired else "out-of-service"), None
-    if is_ready(node) or never:
+    if desired.is_ready(node) or never:
         return "", None  # A healthy kubelet unmounts it. By force, what it has not written yet would be lost.
     return ("timeout", None) if expired else ("", left)
 
@@ -307,7 +292,7 @@ def decide_node(name: str, state: AttachDetachState) -> Action:
     was computed from, because a list is replaced as a whole.
     """
     node = state.cluster.nodes.get(name)
-    if node is None or not is_managed(node):
+    if node is None or not desired.is_managed(node):
         return Settled()  # The kubelet writes the list itself.
     listed = {each.name: each.device_path for each in node.status.volumes_attached or ()}
     report = dict(listed)
@@ -329,15 +314,15 @@ def decide_node(name: str, state: AttachDetachState) -> Action:
 def report_differs(pair: Pair, state: AttachDetachState) -> bool:
     """Return whether what `decide_node` would write about this volume is not what the node lists."""
     node = state.cluster.nodes.get(pair.node)
-    if node is None or not is_managed(node):
+    if node is None or not desired.is_managed(node):
         return False  # The kubelet writes the list itself.
-    return not _stays(pair, node, state) if _among(pair, listed_volumes(node)) else _appears(pair, node, state)
+    return not _stays(pair, node, state) if _among(pair, desired.listed_volumes(node)) else _appears(pair, node, state)
 
 
 def _stays(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     if not csi_parts(pair.volume)[0]:
         return True  # It is no CSI volume: others have written it.
-    attachment, wanted = state.cluster.attachments.get(pair.attachment), bool(users_of(pair, state.cluster))
+    attachment, wanted = state.cluster.attachments.get(pair.attachment), bool(desired.users_of(pair, state.cluster))
     # What the kubelet uses stays listed: the report is withdrawn only of what is about to be detached.
     if attachment is None and not wanted:
         return _mounted(pair, state) and not _force(pair, node, state)[0]
@@ -359,15 +344,15 @@ def _appears(pair: Pair, node: Node, state: AttachDetachState) -> bool:
     attachment = cluster.attachments.get(pair.attachment)
     if attachment is None or attachment.terminating or not attachment.status.attached or state.deletion_pending(pair):
         return False
-    if not users_of(pair, cluster):
-        return bool(csi_parts(pair.volume)[0]) and may_use_unreported(attachment, node)
+    if not desired.users_of(pair, cluster):
+        return bool(csi_parts(pair.volume)[0]) and desired.may_use_unreported(attachment, node)
     return _of_former_machine(attachment, node, pair.volume) is False
 
 
 def waiting_nodes(claim: Claim, cluster: ClusterState) -> Iterator[str]:
     """Yield, for explain, the nodes where a pod needs the claim's volume and no attachment can be made yet."""
     volume = cluster.volume_of(claim)
-    for pair in sorted(pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
+    for pair in sorted(desired.pairs_wanted(unique_name(volume), cluster)) if volume is not None else ():
         if pair.attachment not in cluster.attachments:
             action = decide_pair(pair, AttachDetachState(cluster), LiveReads()).action
             if isinstance(action, Wait):
@@ -403,7 +388,7 @@ class AttachDetach:
         decision = decide_pair(pair, state, reads)
         attachment = cluster.attachments.get(pair.attachment)
         self._remember(pair, decision, attachment)
-        if isinstance(decision.action, Create) and not may_share(pair.volume, cluster):
+        if isinstance(decision.action, Create) and not desired.may_share(pair.volume, cluster):
             state.creating[pair.volume] = key
         elif released:
             # The others wait for the decision whether another node may have the volume.
@@ -463,7 +448,7 @@ class AttachDetach:
 
     def _count(self, operation: str, pair: Pair, seconds: float, *, failed: bool = False) -> None:
         if self.metrics is not None:
-            plugin = plugin_label(csi_parts(pair.volume)[0])
+            plugin = desired.plugin_label(csi_parts(pair.volume)[0])
             self.metrics.attach_detach_ended(plugin, operation, seconds, failed=failed)
 
     def reconcile_node(self, key: str, _reads: LiveReads) -> Action:
@@ -478,7 +463,7 @@ class AttachDetach:
             return
         for pod in (old, new):
             if pod is not None:
-                self._queue(*pairs_of_pod(pod, self.state.cluster))
+                self._queue(*desired.pairs_of_pod(pod, self.state.cluster))
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         if _unchanged(old, new, lambda claim: (claim.status.phase, claim.spec.volume_name)):
@@ -511,7 +496,7 @@ class AttachDetach:
         # What its attacher records on it decides nothing.
         if _unchanged(old, new, lambda each: (each.terminating, each.status, each.annotation(names.NODE_UID))):
             return
-        self._queue(pair_of_attachment(present, cluster))
+        self._queue(desired.pair_of_attachment(present, cluster))
         if new is not None and (
             old is None or _unchanged(old, new, lambda each: (each.status.attached, bool(each.status.detach_error)))
         ):
@@ -527,24 +512,24 @@ class AttachDetach:
         state, cluster, name = self.state, self.state.cluster, (new or old or Node()).name
         state.last_in_use.pop(name, None)
         if new is None and cluster.attachments.by_index("node", name):
-            state.last_in_use[name] = frozenset(volumes_in_use(old or Node()))
-        facts = (is_managed, is_ready, out_of_service, has_reported)
+            state.last_in_use[name] = frozenset(desired.volumes_in_use(old or Node()))
+        facts = (desired.is_managed, desired.is_ready, desired.out_of_service, desired.has_reported)
         same = _unchanged(old, new, lambda node: [fact(node) for fact in facts])
         # These facts concern every volume on the node.
         if old is None or new is None or not same:
             self.nodes.enqueue(name)
             for attachment in cluster.attachments.by_index("node", name):
-                self._queue(pair_of_attachment(attachment, cluster))
-            self._queue_named(name, listed_volumes(new) if new is not None else ())
+                self._queue(desired.pair_of_attachment(attachment, cluster))
+            self._queue_named(name, desired.listed_volumes(new) if new is not None else ())
             for pod in cluster.pods.by_index("node", name):
-                self._queue(*pairs_of_pod(pod, self.state.cluster))
+                self._queue(*desired.pairs_of_pod(pod, self.state.cluster))
             return
-        self._queue_named(name, set(volumes_in_use(old)) ^ set(volumes_in_use(new)))
+        self._queue_named(name, set(desired.volumes_in_use(old)) ^ set(desired.volumes_in_use(new)))
         if old.status.volumes_attached != new.status.volumes_attached:
-            before, now = set(listed_volumes(old)), set(listed_volumes(new))
+            before, now = set(desired.listed_volumes(old)), set(desired.listed_volumes(new))
             withdrawn, added = before - now, now - before
             # What is withdrawn and not in use may be detached.
-            state.withdrawn.update(Pair(name, each).key for each in withdrawn.difference(volumes_in_use(new)))
+            state.withdrawn.update(Pair(name, each).key for each in withdrawn.difference(desired.volumes_in_use(new)))
             state.withdrawn.difference_update(Pair(name, each).key for each in added)
             self._queue_named(name, withdrawn | (added - state.reports.get(name, set())))
 
@@ -555,14 +540,14 @@ class AttachDetach:
         unique, cluster = unique_name(volume), self.state.cluster
         self._queue_wanted(unique)  # Through another PersistentVolume of the disk, too.
         for attachment in cluster.attachments.by_index("volume", volume.name):
-            self._queue(pair_of_attachment(attachment, cluster), Pair(attachment.spec.node_name, unique))
+            self._queue(desired.pair_of_attachment(attachment, cluster), Pair(attachment.spec.node_name, unique))
         reference = volume.spec.claim_ref
         for pod in cluster.pods.by_index("claim", reference.key) if reference is not None else ():
-            self._queue(*pairs_of_pod(pod, cluster))
+            self._queue(*desired.pairs_of_pod(pod, cluster))
 
     def _queue_wanted(self, unique: str, but: Pair | None = None) -> None:
         if unique:  # Volumes that are not attached have none, and would be looked through together.
-            self._queue(*sorted(pairs_wanted(unique, self.state.cluster) - {but}))
+            self._queue(*sorted(desired.pairs_wanted(unique, self.state.cluster) - {but}))
 
     def _queue(self, *pairs: Pair | None) -> None:
         for pair in pairs:

@@ -18,14 +18,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from volplane.assets import AccessMode, Ownership, VolumeMode, VolumeSource
-from volplane.attach.desired import (
-    attachment_name,
-    listed_volumes,
-    registered_again,
-    same_machine,
-    shares_nodes,
-    volumes_in_use,
-)
+from volplane.attach import desired
 from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Read, Run, Settled, Wait, warning
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import DriverLookup, driver_named, driver_of
@@ -74,10 +67,10 @@ def decide_attachment(key: str, cluster: ClusterState, reads: LiveReads) -> Acti
     if record is not None and record.node_uid not in ("", node.uid):
         # A new machine reports what it is about to use, too. But the backend knows it by the id of the former one: to
         # call `attach` again changes nothing if it is the same.
-        proven = same_machine(attachment, node) or (isinstance(step, Attached) and step.node_uid == node.uid)
-        uses = unique_name(volume) in volumes_in_use(node)
+        proven = desired.same_machine(attachment, node) or (isinstance(step, Attached) and step.node_uid == node.uid)
+        uses = unique_name(volume) in desired.volumes_in_use(node)
         return _go_on("attach", attachment, record, cluster, again=True) if uses and not proven else Settled()
-    if record is None and registered_again(attachment, node):
+    if record is None and desired.registered_again(attachment, node):
         return Settled()  # A new record could be about the wrong machine.
     lookup = _driver_for(volume, candidates, cluster)
     if lookup.driver is None or not lookup.driver.info.attach_required:
@@ -304,7 +297,7 @@ def _report(
 def unrecorded_attachment(volume: Volume, node: str, driver: str, cluster: ClusterState) -> str:
     """Return the name of the attachment that should exist; "" if the driver does not attach such volumes."""
     attacher, handle = csi_parts(unique_name(volume))
-    return attachment_name(attacher, handle, node) if driver in cluster.drivers.attachers(attacher) else ""
+    return desired.attachment_name(attacher, handle, node) if driver in cluster.drivers.attachers(attacher) else ""
 
 
 def _recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> Action:
@@ -325,7 +318,7 @@ def _recreate_for_detach(name: str, cluster: ClusterState, reads: LiveReads) -> 
     if not isinstance(node, Node) or node.uid != seen.node_uid:
         return Settled()  # The listing was about another machine.
     unique = unique_name(volume)
-    if unique in (*listed_volumes(node), *volumes_in_use(node)):
+    if unique in (*desired.listed_volumes(node), *desired.volumes_in_use(node)):
         return Wait(reason=f"node {node.name} uses volume {volume.name}, for which there is no VolumeAttachment")
     driver = cluster.drivers.get(seen.driver)
     if driver is None:
@@ -380,7 +373,7 @@ def intent_of(volume: Volume, driver: DriverView, node_uid: str, cluster_id: str
         attributes={} if identity.source.kind == "csi" else dict(identity.attributes),
         node_uid=node_uid,
         csi_node=driver.info.attaches_by == "csi node",
-        shared=shares_nodes(volume),
+        shared=desired.shares_nodes(volume),
     )
 
 

@@ -27,19 +27,9 @@ from volplane.intents.requests import volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, PODS, VOLUMES, WHOLE_PODS
 from volplane.kube.objects import Claim, Pod, Volume, WholePod
+from volplane.reclaim import scrub_pod
 from volplane.reclaim.delete import Terms, VolumeOperation, failed
 from volplane.reclaim.scrub_claim import claim_lost, give_back, hold, released_from, scrub_key, sealed_uid
-from volplane.reclaim.scrub_pod import (
-    LONGEST_FAILURE,
-    SCRUB_GATE,
-    Unmountable,
-    belongs,
-    last_lines,
-    pod_body,
-    pod_name,
-    sealed_spec,
-    spec_difference,
-)
 from volplane.requests import RecycleRequest
 from volplane.state.cluster_state import ClusterState, claims_of_pod, finished
 from volplane.state.naming import volume_source
@@ -140,7 +130,7 @@ def used_by(pods: list[str]) -> str:
 
 def remove_strays(key: str, volume: Volume | None, cluster: ClusterState, reads: LiveReads) -> Action | None:
     """Remove the pod or claim of an unwanted scrub; None if there is none."""
-    wanted = pod_name(volume) if volume is not None and volume.annotation(names.INTENT) is not None else None
+    wanted = scrub_pod.pod_name(volume) if volume is not None and volume.annotation(names.INTENT) is not None else None
     for pod in cluster.pods.by_index("scrubs", key):
         # A terminating pod delays only the deletion of the volume that it may still have mounted.
         holds_up = not pod.terminating or (volume is not None and volume.terminating)
@@ -187,8 +177,8 @@ def _why_failed(pod: Pod) -> str:
     texts = [pod.status.reason, pod.status.message]
     ended = (each.state.terminated for each in pod.status.container_statuses or () if each.state is not None)
     texts += [str(each.get("message") or each.get("reason") or "") for each in ended if each]
-    text = ": ".join(shown for part in texts if (shown := last_lines(part)))
-    return text[-LONGEST_FAILURE:] or "pod failed, pod.Status.Message unknown"
+    text = ": ".join(shown for part in texts if (shown := scrub_pod.last_lines(part)))
+    return text[-scrub_pod.LONGEST_FAILURE :] or "pod failed, pod.Status.Message unknown"
 
 
 # --- a scrub by its record --------------------------------------------------------------------------------------------
@@ -316,8 +306,8 @@ class Scrub:
             return Read(PODS, key, why="does a pod of this name exist?")
         try:
             place, sealer = cluster.namespace, cluster.sealer
-            body = pod_body(volume, intent, plan, self.terms.scrub, namespace=place, sealer=sealer, node=node)
-        except Unmountable as error:
+            body = scrub_pod.pod_body(volume, intent, plan, self.terms.scrub, namespace=place, sealer=sealer, node=node)
+        except scrub_pod.Unmountable as error:
             return failed(volume, _FAILED, str(error), self.terms)
         refused = warning(VOLUMES, volume, _FAILED, "The pod that scrubs it cannot be created")
         return Create(kind=PODS, body=body, why=f"scrub attempt {intent.attempt}", failure_event=refused)
@@ -325,12 +315,12 @@ class Scrub:
     def _with_pod(self, pod: Pod) -> Action:
         """Return the next action if a pod has the scrubber's name: of this attempt, an earlier one, or a stranger."""
         volume, intent, cluster = self.volume, self.intent, self.cluster
-        made = sealed_spec(pod, cluster.sealer)
+        made = scrub_pod.sealed_spec(pod, cluster.sealer)
         # Others could have made it, with a command that erases nothing.
         if made is None:
             return self._remove_stranger(pod, "volplane did not make it so")
         # Its success would say nothing about what was written after that scrub.
-        if not belongs(pod, volume, intent):
+        if not scrub_pod.belongs(pod, volume, intent):
             return _remove_pod(pod, why="left from an earlier scrub")
         # It may have another volume mounted, or another node's directory.
         if intent.pod == pod.uid and (why := claim_lost(volume, intent, cluster) or self._elsewhere(pod)):
@@ -348,7 +338,7 @@ class Scrub:
         return self.note("the scrub failed", failed=failure)
 
     def _follow_pod(self, pod: Pod, made: Mapping[str, Any]) -> Action:
-        gated = SCRUB_GATE in [gate.name for gate in pod.spec.scheduling_gates or ()]
+        gated = scrub_pod.SCRUB_GATE in [gate.name for gate in pod.spec.scheduling_gates or ()]
         if self.intent.pod != pod.uid:
             if not gated:
                 # The gate was removed by others, or another instance worked on an older intent.
@@ -365,7 +355,7 @@ class Scrub:
             live = self.reads.get(WHOLE_PODS, pod.key)
             assert isinstance(live, WholePod)  # noqa: S101 -- `_unlike_made` has read it
             gates = live.spec.get("schedulingGates") or ()
-            left = [{"name": gate["name"]} for gate in gates if gate["name"] != SCRUB_GATE]
+            left = [{"name": gate["name"]} for gate in gates if gate["name"] != scrub_pod.SCRUB_GATE]
             # The cache will show soon that it is gone.
             if len(left) == len(gates):
                 return Wait(reason=f"the scheduling gate of scrubber pod {pod.key} is removed")
@@ -394,7 +384,7 @@ class Scrub:
         live = self.reads.get(WHOLE_PODS, pod.key)
         if not isinstance(live, WholePod) or live.uid != pod.uid:
             return Wait(reason=f"scrubber pod {pod.key} is being replaced", seconds=SCRUB_FAILED.delay())
-        if not (difference := spec_difference(made, live.spec)):
+        if not (difference := scrub_pod.spec_difference(made, live.spec)):
             return None
         # What changed it will change the next one, too: no further attempt.
         remedy = f"exempt namespace {pod.namespace} from the admission webhook or the person that changed it"
