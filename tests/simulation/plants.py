@@ -33,7 +33,7 @@ from volplane.kube.objects import Claim, KubeObject, Volume
 from volplane.kube.reflector import Reflector
 from volplane.provision import decide as provision
 from volplane.provision.decide import volume_body
-from volplane.reclaim import recycle, scrub_claim, scrub_pod
+from volplane.reclaim import scrub_claim, scrub_pod
 from volplane.reclaim.recycle import Scrub
 from volplane.roles import whole
 from volplane.roles.whole import Whole
@@ -80,7 +80,7 @@ def _end(claim: Claim) -> Any:
 
 def share_the_scrub_pod(stack: ExitStack) -> None:
     """Call every scrubber pod alike, as the stock recycler does."""
-    for module in (recycle, scrub_claim, scrub_pod, reclaim):
+    for module in (scrub_claim, scrub_pod, reclaim):
         replace(stack, module, "pod_name", lambda _volume: "volplane-scrub-0000000000000000")
 
 
