@@ -28,18 +28,8 @@ from volplane.intents.requests import segments_of, volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
-from volplane.leaks.comparison import (
-    Comparison,
-    Finding,
-    Key,
-    Observations,
-    SnapshotComparison,
-    Verdict,
-    assets_of,
-    feed_live,
-    paced,
-    pages_of,
-)
+from volplane.leaks import comparison
+from volplane.leaks.comparison import Finding, Observations, Verdict
 from volplane.requests import Fence, FindRequest, ListRequest, ListSnapshotsRequest
 from volplane.state.matching import reference_is
 
@@ -75,7 +65,7 @@ class LeakCheck:
         self._wanted = {name: asyncio.Event() for name in self.status}
         """Set: a check of this driver is requested."""
         self._running: set[str] = set()
-        self._warned: set[Key] = set()
+        self._warned: set[comparison.Key] = set()
         self.living: dict[tuple[str, str], Fence] = {}
         """By driver and cluster id, a term in which a cluster has changed an asset while this process listed them."""
         self._terms: dict[str, Mapping[tuple[str, str], Fence]] = {}
@@ -151,22 +141,22 @@ class LeakCheck:
         # Only volumes that existed before the listing began can be ghosts.
         known = await self._volumes_of(driver)
         began, count = clock(), len(known)
-        comparison = Comparison(name, cluster_id, known, self._in_reach, self._cluster.volumes.get)
-        snapshots = SnapshotComparison(name, cluster_id)
+        assets = comparison.Comparison(name, cluster_id, known, self._in_reach, self._cluster.volumes.get)
+        snapshots = comparison.SnapshotComparison(name, cluster_id)
         if lists_marks(driver):
-            async for asset in assets_of(driver, self._deps):
-                comparison.add_listed(asset)
+            async for asset in comparison.assets_of(driver, self._deps):
+                assets.add_listed(asset)
         if driver.supports("list_snapshots"):
-            async for page in pages_of(driver, self._deps, ListSnapshotsRequest):
+            async for page in comparison.pages_of(driver, self._deps, ListSnapshotsRequest):
                 for snapshot in page.snapshots:
                     snapshots.add_listed(snapshot)
         ended = clock()
-        self.compare_terms(name, comparison.terms)
-        async for claim in paced(list(self._cluster.claims.values())):
-            comparison.add_claim(claim)
-        async for volume in paced(list(self._cluster.volumes.values())):
-            comparison.add_volume(volume)
-        findings = await self._proven(comparison) + await self._proven(snapshots)
+        self.compare_terms(name, assets.terms)
+        async for claim in comparison.paced(list(self._cluster.claims.values())):
+            assets.add_claim(claim)
+        async for volume in comparison.paced(list(self._cluster.volumes.values())):
+            assets.add_volume(volume)
+        findings = await self._proven(assets) + await self._proven(snapshots)
         for finding in self.observations.add(name, findings, began=began, ended=ended):
             if finding.verdict is not Verdict.FOREIGN:
                 log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
@@ -177,7 +167,7 @@ class LeakCheck:
 
     async def _volumes_of(self, driver: DriverView) -> SortedList[str]:
         known: SortedList[str] = SortedList()
-        async for each in paced(list(self._cluster.volumes.values()) if lists_marks(driver) else ()):
+        async for each in comparison.paced(list(self._cluster.volumes.values()) if lists_marks(driver) else ()):
             if each.annotation(names.PROVISIONED_BY) == driver.name:
                 known.add(each.uid)
         return known
@@ -192,28 +182,28 @@ class LeakCheck:
                 if view is None:
                     untold[name] = self._cluster.drivers.broken(name) or "it has not started yet"
                 elif view.info.archives:
-                    async for page in pages_of(view, self._deps, partial(ListRequest, archives=True)):
+                    async for page in comparison.pages_of(view, self._deps, partial(ListRequest, archives=True)):
                         found += [(name, each) for each in page.archives]
             except VolplaneError as error:
                 untold[name] = str(error)
         return found, untold
 
-    async def _proven(self, comparison: Comparison | SnapshotComparison) -> list[Finding]:
+    async def _proven(self, compared: comparison.Comparison | comparison.SnapshotComparison) -> list[Finding]:
         """Return the findings. Absence from a cache proves nothing: what is left unexplained is compared with live
         objects.
         """
-        findings = [finding async for finding in paced(comparison.findings()) if finding is not None]
+        findings = [finding async for finding in comparison.paced(compared.findings()) if finding is not None]
         if all(finding.verdict is Verdict.FOREIGN for finding in findings):
             return findings
-        comparison.forget_objects()
+        compared.forget_objects()
         try:
-            await feed_live(comparison.kinds, self._deps.client)
+            await comparison.feed_live(compared.kinds, self._deps.client)
         except ApiError as error:
-            if not isinstance(comparison, SnapshotComparison) or error.status not in (403, 404):
+            if not isinstance(compared, comparison.SnapshotComparison) or error.status not in (403, 404):
                 raise
             # Where the kinds are not served, or not shown to this process, nothing tells what leads to snapshots.
             return [finding for finding in findings if finding.verdict is Verdict.FOREIGN]
-        return [finding async for finding in paced(comparison.findings()) if finding is not None]
+        return [finding async for finding in comparison.paced(compared.findings()) if finding is not None]
 
     def compare_terms(self, name: str, terms: Mapping[tuple[str, str], Fence]) -> None:
         """Note which clusters have changed assets of a driver since its last listing; report one that has our id.

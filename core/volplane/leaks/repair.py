@@ -29,19 +29,9 @@ from volplane.intents.requests import NAME_PREFIX, volume_identity
 from volplane.kube import names
 from volplane.kube.kinds import PODS, VOLUMES, Kind
 from volplane.kube.objects import Volume
+from volplane.leaks import comparison
 from volplane.leaks.check import LeakCheck
-from volplane.leaks.comparison import (
-    Comparison,
-    Finding,
-    Key,
-    SnapshotComparison,
-    Terms,
-    Verdict,
-    assets_of,
-    feed_live,
-    note_term,
-    paced,
-)
+from volplane.leaks.comparison import Finding, Verdict
 from volplane.operations.operation import Again
 from volplane.operations.registry import Dispatcher, OneShots
 from volplane.requests import AdoptRequest, DeleteRequest, DeleteSnapshotRequest, HookRequest, VolumeIdentity
@@ -61,8 +51,8 @@ class _Look:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     began: float = float("-inf")
-    asked: frozenset[Key] = frozenset()
-    orphans: frozenset[Key] = frozenset()
+    asked: frozenset[comparison.Key] = frozenset()
+    orphans: frozenset[comparison.Key] = frozenset()
 
 
 class LeakRepair:
@@ -145,13 +135,13 @@ class LeakRepair:
                 found = [finding, *self._check.observations.findings()]
                 of_driver = [each for each in found if (each.driver, each.kind) == (finding.driver, finding.kind)]
                 orphans = {each.key: each for each in of_driver if each.verdict is Verdict.ORPHAN}
-                compare = SnapshotComparison if finding.kind == "snapshot" else Comparison
-                comparison = compare(finding.driver, self._deps.cluster.cluster_id)
-                add: Callable[[Any], None] = comparison.add_listed
+                compare = comparison.SnapshotComparison if finding.kind == "snapshot" else comparison.Comparison
+                compared = compare(finding.driver, self._deps.cluster.cluster_id)
+                add: Callable[[Any], None] = compared.add_listed
                 for each in orphans.values():
                     add(each.listed)
-                await feed_live(comparison.kinds, self._deps.client)
-                still = (each.key for each in comparison.findings() if each and each.verdict is Verdict.ORPHAN)
+                await comparison.feed_live(compared.kinds, self._deps.client)
+                still = (each.key for each in compared.findings() if each and each.verdict is Verdict.ORPHAN)
                 look.began, look.asked, look.orphans = now, frozenset(orphans), frozenset(still)
         if finding.key not in look.orphans:
             raise VolplaneError("it is no orphan any more: an object of the cluster leads to it")
@@ -238,11 +228,11 @@ class Adoption:
             raise ConfigurationError(f"driver {name} must have the name {former} to take volumes of {former} over")
         giver, taker = (ours, former) if back else (former, ours)
         unsupported = "" if view.supports("adopt") else f"backend {view.backend} does not implement the hook adopt"
-        terms: Terms = {}
+        terms: comparison.Terms = {}
         found = []
-        pointed_at = paced(() if view.info.marks else self._pointed_at(view, giver, back=back))
-        async for asset in assets_of(view, self._deps) if view.info.marks else pointed_at:
-            note_term(terms, asset)
+        pointed_at = comparison.paced(() if view.info.marks else self._pointed_at(view, giver, back=back))
+        async for asset in comparison.assets_of(view, self._deps) if view.info.marks else pointed_at:
+            comparison.note_term(terms, asset)
             if (owner := asset.owner) is None:
                 continue
             volume, unfinished = self._cluster.volumes.get(owner.volume_name), False
