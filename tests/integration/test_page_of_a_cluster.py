@@ -13,7 +13,7 @@ import pytest
 
 from integration.controller_process import DRIVER, Asked, Site, running_process
 from volplane.asking.leader import Leader
-from volplane.cli.framework.endpoints import answers_of
+from volplane.cli.framework.endpoints import Answers
 from volplane.kube.client import Client
 from volplane.process.duties import ALL_CONTROLLERS
 from volplane.ui.rows import COLUMNS
@@ -55,7 +55,7 @@ class Page:
 @asynccontextmanager
 async def shown(site: Site, *, in_process: bool) -> AsyncIterator[tuple[Page, FaultTransport]]:
     transport = FaultTransport(InProcessTransport(site.server))
-    asks = answers_of(site.process) if in_process else Leader("ours", site.url.removeprefix("http://")).ask
+    asks = Answers(site.process).ask if in_process else Leader("ours", site.url.removeprefix("http://")).ask
     async with serve_page(Client(transport), asks) as url, aiohttp.ClientSession() as session:
         yield Page(site, session, url), transport
 

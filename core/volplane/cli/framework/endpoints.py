@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -29,19 +29,18 @@ from volplane.state.matching import capacity_of, whole_bytes
 
 @asynccontextmanager
 async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> AsyncIterator[str]:
-    """Serve health, metrics, and what is asked of `_Answers`, until the block ends, which gets the URL.
+    """Serve health, metrics, and what is asked of `Answers`, until the block ends, which gets the URL.
 
     The process says on its Lease where, so it is started within. Nobody asks that of a node through a port-forward.
     """
-    answers = _Answers(process)
+    answers = Answers(process)
     callers = Callers(process.client, lambda: process.plane)
-    asked = {"/status": answers.status, "/explain": answers.explain, "/leaks": answers.leaks}
     pages = Pages(
         unready=process.unready,
         details=process.details,
         measure=process.measure,
         metrics=process.metrics.exposition,
-        answers={**asked, "/adopt": answers.adoptions},
+        answers={**answers.asked, "/adopt": answers.adoptions},
         actions={
             "/leaks/check": answers.check,
             "/leaks/fix": answers.fix,
@@ -57,22 +56,16 @@ async def serve_endpoints(address: HttpAddress, process: ControllerProcess) -> A
         yield url
 
 
-def answers_of(process: ControllerProcess) -> Callable[[str, Mapping[str, str]], Awaitable[Any]]:
-    """Return a function (path, query) that answers in this process as the endpoints do."""
-    answers = _Answers(process)
-    asked = {"/status": answers.status, "/explain": answers.explain, "/leaks": answers.leaks}
-
-    async def ask(path: str, query: Mapping[str, str]) -> Any:
-        return msgspec.to_builtins(await asked[path](query))
-
-    return ask
-
-
-class _Answers:
+class Answers:
     """Answers with one method per path. All raise VolplaneError while the process does not lead."""
 
     def __init__(self, process: ControllerProcess) -> None:
         self._process = process
+        self.asked = {"/status": self.status, "/explain": self.explain, "/leaks": self.leaks}
+
+    async def ask(self, path: str, query: Mapping[str, str]) -> Any:
+        """Answer in this process as the endpoints do."""
+        return msgspec.to_builtins(await self.asked[path](query))
 
     async def _leading(self) -> ControlPlane:
         plane = self._process.plane

@@ -14,7 +14,7 @@ import typer
 
 from volplane.cli.framework import eventloop
 from volplane.cli.framework.console import Console
-from volplane.cli.framework.endpoints import answers_of
+from volplane.cli.framework.endpoints import Answers
 from volplane.cli.framework.options import ConfigFile, Verbose
 from volplane.controller import logs
 from volplane.controller.config import Configuration, read_configuration
@@ -187,7 +187,7 @@ async def _serve_alone(plan: _Plan, directories: Directories, started: Callable[
             address=plan.address,
             default_class=True,
         ) as cluster,
-        serve_page(cluster.client, answers_of(cluster.process)) as page,
+        serve_page(cluster.client, Answers(cluster.process).ask) as page,
     ):
         await _wait_for_drivers(cluster, stop)
         started()
