@@ -87,7 +87,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Start an operation on `asset` of `driver`, unless another holds it. Its end queues the object again."""
 
     verb: str
-    """What to do, for which the dispatcher has a handler."""
+    """What to do, for which the registry of operations has a handler."""
     key: str
     """Of the object; of an operation that a person asked for, the name of the volume."""
     uid: str

@@ -33,7 +33,7 @@ from volplane.leaks import comparison
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.comparison import Finding, Verdict
 from volplane.operations.operation import Again
-from volplane.operations.registry import Dispatcher, OneShots
+from volplane.operations.registry import OneShots
 from volplane.requests import AdoptRequest, DeleteRequest, DeleteSnapshotRequest, HookRequest, VolumeIdentity
 from volplane.snapshots.groups_objects import GROUP_CONTENT_PREFIX, GROUP_CONTENTS
 from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS
@@ -56,10 +56,10 @@ class _Look:
 
 
 class LeakRepair:
-    def __init__(self, check: LeakCheck, deps: OperationDeps, dispatcher: Dispatcher) -> None:
+    def __init__(self, check: LeakCheck, deps: OperationDeps) -> None:
         self._check = check
         self._deps = deps
-        self.one_shots = OneShots(dispatcher, "fix", self._delete)
+        self.one_shots = OneShots(deps.registry, "fix", self._delete)
         self._looks: dict[tuple[str, str], _Look] = {}
         """By driver and kind."""
         self._states: dict[str, Mapping[str, Any]] = {}
@@ -181,12 +181,12 @@ class Adoptable:
 
 
 class Adoption:
-    def __init__(self, check: LeakCheck, deps: OperationDeps, dispatcher: Dispatcher) -> None:
+    def __init__(self, check: LeakCheck, deps: OperationDeps) -> None:
         self._check = check
         self._deps = deps
         self._cluster = deps.cluster
         self._drivers = sorted(deps.drivers.names())
-        self.one_shots = OneShots(dispatcher, "adopt", self._adopt)
+        self.one_shots = OneShots(deps.registry, "adopt", self._adopt)
 
     async def plan(
         self, former: str, driver: str = "", *, back: bool = False, stopped: bool = False

@@ -1,6 +1,6 @@
 """One operation at a time per asset, after the GoRoutineMap of Kubernetes (pkg/util/goroutinemap).
 
-`Dispatcher` finds the work that a `Run` names. `OneShots` are the operations that a person asked for: each runs once,
+Handlers find the work that a `Run` names. `OneShots` are the operations that a person asked for: each runs once,
 and its result is kept. Unlike those of objects they are not repeated after a failure: the user sees it and asks again.
 """
 
@@ -11,7 +11,7 @@ import functools
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
@@ -60,12 +60,23 @@ class OperationRegistry:
         """
         self._limits = dict(limits or {})
         self._observe = observe
+        self._handlers: dict[str, Handler] = {}
         self._operations: dict[str, Operation] = {}
         self._holders: dict[tuple[str, str], dict[str, Operation]] = {}
         self._pauses = Pauses()
         self._queues: dict[str, DriverQueue] = {}
         self._closed = False
         self._released = asyncio.Event()
+
+    def register(self, verb: str, handler: Handler) -> None:
+        """Use `handler` for this verb, which a decision may return. ValueError if it has one."""
+        if verb in self._handlers:
+            raise ValueError(f"verb {verb} has a handler already")
+        self._handlers[verb] = handler
+
+    def dispatch(self, run: Run, requeue: Requeue) -> None:
+        """Start the operation with the work that its verb's handler finds. KeyError for a verb without a handler."""
+        self.start(run, self._handlers[run.verb](run), requeue)
 
     def start(self, run: Run, work: Work, requeue: Requeue) -> None:
         """Call `work` as soon as the driver's limits allow.
@@ -296,24 +307,6 @@ class DriverQueue:
             self._begin(operation)
 
 
-@dataclass(slots=True)
-class Dispatcher:
-    """Starts operations in a registry. The assembly registers a handler for each verb that decisions return."""
-
-    registry: OperationRegistry
-    handlers: dict[str, Handler] = field(default_factory=dict)
-
-    def register(self, verb: str, handler: Handler) -> None:
-        """Use `handler` for this verb. ValueError if it has one."""
-        if verb in self.handlers:
-            raise ValueError(f"verb {verb} has a handler already")
-        self.handlers[verb] = handler
-
-    def start(self, run: Run, requeue: Requeue) -> None:
-        """Start the operation; see `OperationRegistry.start`. KeyError for a verb without a handler."""
-        self.registry.start(run, self.handlers[run.verb](run), requeue)
-
-
 class OneShotState(StrEnum):
     RUNNING = "running"
     DONE = "done"
@@ -332,14 +325,16 @@ class OneShotStatus:
 class OneShots(Generic[T]):
     """Runs the one-shot operations of one verb, each for an item that a person asked for. Belongs to one loop."""
 
-    def __init__(self, dispatcher: Dispatcher, verb: str, perform: Callable[[Run, T], Awaitable[str | None]]) -> None:
+    def __init__(
+        self, registry: OperationRegistry, verb: str, perform: Callable[[Run, T], Awaitable[str | None]]
+    ) -> None:
         """perform: returns what was done, as a sentence; `Again` goes on with it after a pause."""
-        self._dispatcher = dispatcher
+        self._registry = registry
         self._perform = perform
         self._items: dict[str, T] = {}
         self.statuses: dict[str, OneShotStatus] = {}
         """By name of the operation, those started last and those that run."""
-        dispatcher.register(verb, lambda run: functools.partial(self._recorded, run))
+        registry.register(verb, lambda run: functools.partial(self._recorded, run))
 
     def start(self, asked: Iterable[tuple[Run, T]]) -> None:
         """Start them all, except those that run already. Earlier ones that have ended are forgotten."""
@@ -361,7 +356,7 @@ class OneShots(Generic[T]):
         if status is None or status.state is not OneShotState.RUNNING:
             return
         try:
-            self._dispatcher.start(run, functools.partial(self._begin, run))
+            self._registry.dispatch(run, functools.partial(self._begin, run))
         except OperationError as error:
             self.statuses[run.name] = OneShotStatus(state=OneShotState.REFUSED, detail=str(error))
 

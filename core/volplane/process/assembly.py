@@ -29,7 +29,7 @@ from volplane.kube.kinds import CLAIMS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.reflector import Reflector
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import Adoption, LeakRepair
-from volplane.operations.registry import Dispatcher, OperationRegistry
+from volplane.operations.registry import OperationRegistry
 from volplane.process import duties
 from volplane.process.control_plane import ControlPlane
 from volplane.process.measuring import MeasuredHooks
@@ -78,7 +78,6 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
 
     client = parts.client.writing_while(parts.may_begin)
     operations = OperationRegistry(parts.loaded.limits, observe=operation_ended)
-    dispatcher = Dispatcher(operations)
     calls = HookCalls(
         parts.loaded,
         parts.executor,
@@ -142,7 +141,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
             caches={**caches, **{watch.cache.kind.plural: watch.cache for watch in each.own}},
             client=client,
             recorder=parts.recorder,
-            start_operation=dispatcher.start,
+            start_operation=operations.dispatch,
             workers=_WORKERS_OF_NODE if role.node_name else _WORKERS,
             flow=each.flow,
             predicate=each.predicate,
@@ -150,7 +149,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
             metrics=parts.metrics,
         )
         for verb, handler in each.operations.items():
-            dispatcher.register(verb, handler)
+            operations.register(verb, handler)
     for each in controllers:
         each.subscribe()
     reflectors: list[Reflector[Any]] = [
@@ -182,8 +181,8 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         runners=tuple(runners.values()),
         reflectors=reflectors,
         leak_check=check,
-        leak_repair=LeakRepair(check, deps, dispatcher),
-        adoption=Adoption(check, deps, dispatcher),
+        leak_repair=LeakRepair(check, deps),
+        adoption=Adoption(check, deps),
         attachments=AttachmentComparison(deps, queues[duties.ATTACHES].enqueue) if attaches else None,
     )
     return plane

@@ -11,7 +11,7 @@ from volplane.controller.actions import Run
 from volplane.controller.controller import Work
 from volplane.errors import Unavailable
 from volplane.operations.operation import Again
-from volplane.operations.registry import Dispatcher, OneShots, OneShotState, OneShotStatus
+from volplane.operations.registry import OneShots, OneShotState, OneShotStatus
 
 FIRST, SECOND = an_operation("repair", asset="1"), Run(verb="repair", key="other", uid="uid", driver="d", asset="2")
 
@@ -21,10 +21,9 @@ class Repairs:
 
     def __init__(self) -> None:
         self.bench = Bench()
-        self.dispatcher = Dispatcher(self.bench.registry)
         self.ran: list[tuple[str, float]] = []
         self.outcomes: list[object] = []
-        self.shots = OneShots(self.dispatcher, "repair", self._perform)
+        self.shots = OneShots(self.bench.registry, "repair", self._perform)
 
     def start(self, *runs: Run) -> None:
         self.shots.start((run, run.key) for run in runs)
@@ -43,7 +42,6 @@ class Repairs:
 
 async def test_a_verb_is_done_by_its_handler_and_its_object_is_queued_again() -> None:
     bench = Bench()
-    dispatcher = Dispatcher(bench.registry)
     did: list[str] = []
 
     def handler(run: Run) -> Work:
@@ -52,14 +50,14 @@ async def test_a_verb_is_done_by_its_handler_and_its_object_is_queued_again() ->
 
         return work
 
-    dispatcher.register("repair", handler)
-    dispatcher.start(FIRST, lambda: did.append("queued"))
+    bench.registry.register("repair", handler)
+    bench.registry.dispatch(FIRST, lambda: did.append("queued"))
     await asyncio.sleep(0.1)
     assert did == ["repair-data[uid]", "queued"]
     with pytest.raises(ValueError, match="verb repair has a handler already"):
-        dispatcher.register("repair", handler)
+        bench.registry.register("repair", handler)
     with pytest.raises(KeyError):
-        dispatcher.start(an_operation("unknown"), lambda: None)
+        bench.registry.dispatch(an_operation("unknown"), lambda: None)
 
 
 async def test_what_a_person_asked_for_runs_once_and_says_what_was_done() -> None:
