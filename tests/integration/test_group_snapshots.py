@@ -14,6 +14,7 @@ from volplane import InProgress, Unsupported
 from volplane.controller.metrics import Metrics
 from volplane.kube import names
 from volplane.snapshots.groups_objects import GROUP_API
+from volplane.snapshots.state import TERMINAL
 from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_testing import Cluster
 from volplane_testing.faults import Answer, FailAfter, FailBefore, FaultyBackend
@@ -74,8 +75,13 @@ async def test_a_group_is_cut_at_one_moment_and_each_member_gets_its_objects() -
             for each in world.writes()[before:]
             if each not in ("patch volumesnapshots", "patch volumesnapshots/status")
         ]
+        released = [at for at, each in enumerate(of_group) if each == "patch persistentvolumeclaims"][2:]
+        assert len(released) == 2
+        assert min(released) > of_group.index("patch volumegroupsnapshotcontents/status")
+        of_group = [each for at, each in enumerate(of_group) if at not in released]
         assert of_group == [
             "patch volumegroupsnapshots",
+            *["patch persistentvolumeclaims"] * 2,
             "create volumegroupsnapshotcontents",
             "patch volumegroupsnapshotcontents/status",
             *member,
@@ -189,6 +195,73 @@ async def test_a_group_whose_claims_are_not_bound_yet_is_cut_as_soon_as_they_are
         await cluster.wait_bound(late)
         await world.status("g", 5.0, readyToUse=True)
         assert len(made.snapshots) == 3
+
+
+def held(world: Groups, name: str) -> bool:
+    claim = world.api.get("persistentvolumeclaims", name) or {"metadata": {}}
+    return names.CLAIM_AS_SOURCE in (claim["metadata"].get("finalizers") or ())
+
+
+async def test_claims_are_kept_until_their_group_is_cut() -> None:
+    going = [Answer(InProgress(state={"at": 1}, retry_after=20.0))] * 3
+    backend = FaultyBackend(MemoryBackend(storage=storage()), {"create_group_snapshot": going})
+    async with Cluster([backend]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.wait(lambda: cluster.api.all("volumegroupsnapshotcontents"))
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await asyncio.sleep(30.0)
+        assert held(world, "data")
+        assert held(world, "log")
+        await world.ready()
+        assert len(world.members()) == 2
+        await world.wait(lambda: cluster.api.get("persistentvolumeclaims", "data") is None)
+        await world.wait(lambda: not held(world, "log"))
+
+
+async def test_a_group_that_is_deleted_or_refused_keeps_no_claim() -> None:
+    refusal = [FailBefore(Unsupported("not now"))] * 200
+    backend = FaultyBackend(MemoryBackend(storage=storage()), {"create_group_snapshot": refusal})
+    async with Cluster([backend]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.wait(lambda: held(world, "data") and held(world, "log"))
+        cluster.api.delete("volumegroupsnapshots", "g")
+        await world.gone("g")
+        await world.wait(lambda: not held(world, "data") and not held(world, "log"))
+        await cluster.create_claim("late", storage_class="none")
+        cluster.api.patch("persistentvolumeclaims", "late", {"metadata": {"labels": LABELS}})
+        world.cut("h")
+        await world.wait(lambda: (world.snapshot("h").get("status") or {}).get("error"))
+        cluster.api.delete("persistentvolumeclaims", "data")
+        await world.wait(lambda: cluster.api.get("persistentvolumeclaims", "data") is None)
+
+
+@pytest.mark.parametrize("remade", [False, True])
+async def test_a_group_whose_volume_is_gone_fails_for_good(remade: bool) -> None:
+    refusal = [FailBefore(Unsupported("not now"))] * 200
+    backend = FaultyBackend(MemoryBackend(storage=storage()), {"create_group_snapshot": refusal})
+    async with Cluster([backend]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        world.cut()
+        await world.wait(lambda: cluster.api.all("volumegroupsnapshotcontents") and held(world, "data"))
+        # A tenant takes away what holds the claim.
+        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"finalizers": None}})
+        cluster.api.delete("persistentvolumeclaims", "data")
+        if remade:
+            again = await cluster.create_claim("data", storage_class="fast")
+            await cluster.wait_bound(again)
+        shown = lambda: (world.snapshot().get("status") or {}).get("error")  # noqa: E731
+        await world.wait(lambda: (shown() or {}).get("message", "").startswith(TERMINAL), seconds=3600.0)
+        assert "is there" in shown()["message"] or "is not bound to the claim" in shown()["message"]
+        await world.wait(lambda: not held(world, "log"))
+        await cluster.settle()
+        before = len(world.writes())
+        await asyncio.sleep(1800.0)
+        assert world.writes()[before:] == []
 
 
 async def test_the_whole_selector_counts() -> None:

@@ -12,12 +12,13 @@ import pytest
 from integration.snapshot_world import World, beside, crash_at, of_snapshots, storage, strip
 from integration.stock_api import StockApi
 from integration.stock_snapshots import StockSnapshotController
-from volplane import InProgress, Snapshot, Unavailable
+from volplane import InProgress, Snapshot, Unavailable, Unsupported
 from volplane.cli import snapshots as command
 from volplane.controller.metrics import Metrics
 from volplane.errors import ConfigurationError, VolplaneError
 from volplane.kube import names
 from volplane.kube.client import Client
+from volplane.snapshots.state import TERMINAL
 from volplane_embedded.apiserver.custom_kinds import definitions
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import Cluster
@@ -834,3 +835,22 @@ def test_names_of_a_snapshot_and_its_claim_lead_to_one_namespace_and_nowhere_els
 
 def test_a_snapshot_is_called_after_its_claim_and_the_time() -> None:
     assert command.name_at("team-a/data", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "data-20260102t030405"
+
+
+async def test_a_snapshot_whose_volume_is_gone_before_the_cut_fails_for_good() -> None:
+    refusal = [FailBefore(Unsupported("not now"))] * 200
+    backend = FaultyBackend(MemoryBackend(storage=storage()), {"create_snapshot": refusal})
+    async with Cluster([backend]) as cluster:
+        world = World(cluster)
+        await world.begin()
+        world.cut()
+        await world.wait(world.content)
+        # A tenant takes away what holds the claim.
+        cluster.api.patch("persistentvolumeclaims", "data", {"metadata": {"finalizers": None}})
+        cluster.api.delete("persistentvolumeclaims", "data")
+        shown = lambda: (world.snapshot().get("status") or {}).get("error")  # noqa: E731
+        await world.wait(lambda: (shown() or {}).get("message", "").startswith(TERMINAL), seconds=3600.0)
+        await cluster.settle()
+        before = len(world.writes())
+        await asyncio.sleep(1800.0)
+        assert world.writes()[before:] == []

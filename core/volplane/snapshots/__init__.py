@@ -100,7 +100,7 @@ def _groups(
 ) -> Iterable[Controller]:
     """Yield the controllers of groups. They alone wait for the kinds of groups, which a cluster may lack."""
     groups, contents = deps.queue(GROUPS_QUEUE), deps.queue(GROUP_QUEUE)
-    handlers = GroupHandlers(state, groups, contents, deps.queue("snapshots"))
+    handlers = GroupHandlers(state, groups, contents, deps.queue("snapshots"), deps.queue("snapshot-sources"))
     kinds = (Watch(cache=state.groups), Watch(cache=state.group_contents), Watch(cache=state.group_classes))
     if sidecar:
         yield Controller(

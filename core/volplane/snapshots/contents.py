@@ -9,6 +9,7 @@ Source: pkg/sidecar-controller of kubernetes-csi/external-snapshotter.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from volplane.controller.actions import Action, Delete, LiveReads, Patch, Read, 
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_named
 from volplane.kube import names
-from volplane.kube.kinds import Kind
+from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import ObjectReference, Volume, timestamp
 from volplane.snapshots.groups_objects import GROUP_CONTENTS, VolumeGroupSnapshotContent
 from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshotContent
@@ -67,10 +68,10 @@ def decide_content(name: str, state: SnapshotState, reads: LiveReads) -> Action:
         return Settled()  # It is cut with those of its group.
     if source.snapshot_handle and not content.spec.volume_snapshot_ref.uid:
         return Wait(reason=f"no VolumeSnapshot {content.spec.volume_snapshot_ref.key} is bound to it")
-    return _make(content, driver, state)
+    return _make(content, driver, state, reads)
 
 
-def _make(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState) -> Action:
+def _make(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState, reads: LiveReads) -> Action:
     """Return the next action towards a snapshot that is ready."""
     step, status = state.progress.get(content.uid).step, content.status
     if (shown := _show(content, state) or _held_again(content, state)) is not None:
@@ -87,6 +88,10 @@ def _make(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotSta
         return Wait(reason=f"the snapshot is cut and not ready yet{doing}", seconds=left)
     if status.snapshot_handle or content.spec.source.snapshot_handle or not may_cut(content, state):
         return run(FIND, content, driver)
+    intent = intent_of(content)
+    gone = source_gone([(intent.volume, intent.claim)] if intent is not None else [], state, reads)
+    if gone is not None:
+        return run(FIND, content, driver) if isinstance(gone, Settled) else gone
     if (first := _declare(content, driver, state) or resume(content, intent_of(content), step, state)) is not None:
         return first
     return replace(run(CREATE, content, driver), progress=step.progress if isinstance(step, Cutting) else "")
@@ -136,6 +141,24 @@ def may_cut(content: VolumeSnapshotContent, state: SnapshotState) -> bool:
     if not state.binds():
         return content.annotation(names.SNAPSHOT_BEING_CREATED) is not None or not marked
     return snapshot is not None and not snapshot.terminating and not marked and not content.terminating
+
+
+def source_gone(sources: Iterable[tuple[str, str]], state: SnapshotState, reads: LiveReads) -> Action | None:
+    """Return `Settled` if a volume is gone for good, or not its claim's any more; else the live read that tells.
+
+    None: nothing speaks against a cut. sources: name of the volume, uid of the claim, as recorded. Nothing can be cut
+    then, and what was is found by its marks.
+    """
+    for name, claim in sources:
+        cached = state.cluster.volumes.get(name)
+        if not name or not claim or (cached is not None and claim_uid_of(cached) == claim):
+            continue
+        if not reads.has(VOLUMES, name):
+            return Read(VOLUMES, name, why="is the volume that was to be cut gone?")
+        live = reads.get(VOLUMES, name)
+        if not isinstance(live, Volume) or claim_uid_of(live) != claim:
+            return Settled()
+    return None
 
 
 def _declare(content: VolumeSnapshotContent, driver: DriverView, state: SnapshotState) -> Action | None:

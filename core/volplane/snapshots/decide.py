@@ -34,6 +34,7 @@ from volplane.kube.objects import Claim, KubeObject, Volume, timestamp
 from volplane.kube.quantity import format_bytes
 from volplane.snapshots.contents import UNSERVED, UNSERVED_SECONDS, annotate, new_intent
 from volplane.snapshots.demand import Wanted, demand_of
+from volplane.snapshots.groups import uncut_groups_of
 from volplane.snapshots.groups_objects import GROUPS, group_of
 from volplane.snapshots.objects import (
     VOLUME_SNAPSHOT_CONTENTS,
@@ -42,7 +43,7 @@ from volplane.snapshots.objects import (
     VolumeSnapshotClass,
     VolumeSnapshotContent,
 )
-from volplane.snapshots.source import swept, unbound_of
+from volplane.snapshots.source import restored_by, swept
 from volplane.snapshots.state import (
     TERMINAL,
     Cut,
@@ -348,7 +349,7 @@ def _deletion(snapshot: VolumeSnapshot, state: SnapshotState) -> Action:
     if (step := swept(snapshot, state.cluster)) is not None:
         return step
     if content.annotation(names.SNAPSHOT_BEING_DELETED) is None:
-        if (reader := restored_by(snapshot, state)) is not None:
+        if (reader := restored_by(snapshot, state.cluster)) is not None:
             event = warning(
                 VOLUME_SNAPSHOTS, snapshot, "SnapshotDeletePending", "Snapshot is being used to restore a PVC"
             )
@@ -404,15 +405,6 @@ def _bound_to(snapshot: VolumeSnapshot, state: SnapshotState) -> VolumeSnapshotC
     return None
 
 
-def restored_by(snapshot: VolumeSnapshot, state: SnapshotState) -> str | None:
-    """Return what is being made of it, in words; None if nothing is."""
-    claim = next(unbound_of(VOLUME_SNAPSHOTS, snapshot.key, state.cluster), None)
-    if claim is not None:
-        return f"claim {claim.name}"
-    held = snapshot.has_finalizer(names.RESTORED_SNAPSHOT)
-    return f"a claim (finalizer {names.RESTORED_SNAPSHOT})" if held else None
-
-
 def _release(snapshot: VolumeSnapshot, *, why: str) -> Patch:
     kept = snapshot.finalizers_without(*_HOLDING)
     return Patch(kind=VOLUME_SNAPSHOTS, target=snapshot, body={"metadata": {"finalizers": kept}}, why=why)
@@ -426,9 +418,10 @@ def decide_source(key: str, state: SnapshotState) -> Action:
     claim = state.cluster.claims.get(key)
     if claim is None or not claim.has_finalizer(names.CLAIM_AS_SOURCE) or not state.binds():
         return Settled()
-    waiting = next((each.name for each in state.unfinished_of(key)), "")
+    waiting = [f"VolumeSnapshot {each.name}" for each in state.unfinished_of(key)]
+    waiting += [f"VolumeGroupSnapshot {each.name}" for each in uncut_groups_of(claim, state)]
     if waiting:
-        return Wait(reason=f"its VolumeSnapshot {waiting} is not cut yet")
+        return Wait(reason=f"its {waiting[0]} is not cut yet")
     why = "no snapshot of it is about to be cut"
     body = {"metadata": {"finalizers": claim.finalizers_without(names.CLAIM_AS_SOURCE)}}
     return Patch(kind=CLAIMS, target=claim, body=body, why=why)

@@ -1,9 +1,10 @@
 """The next step for a VolumeGroupSnapshot: the half of the snapshot-controller. Pure.
 
-1. One patch puts the class and the finalizer on the group. 2. Its content is created with finalizer and intent, and
-names the volumes: they are chosen once, by the whole selector. 3. `groups_contents` has them cut at one moment. 4. Each
-member gets its VolumeSnapshotContent, its VolumeSnapshot, the uid that binds them, and the content's status. 5. The
-status is copied from the content. What can be refused is refused before the first of them.
+1. One patch puts the class and the finalizer on the group, and one on each claim keeps it until the cut. 2. The group's
+content is created with finalizer and intent, and names the volumes: they are chosen once, by the whole selector.
+3. `groups_contents` has them cut at one moment. 4. Each member gets its VolumeSnapshotContent, its VolumeSnapshot, the
+uid that binds them, and the content's status. 5. The status is copied from the content, and `decide_source` lets the
+claims go. What can be refused is refused before the first of them.
 Source: pkg/common-controller of kubernetes-csi/external-snapshotter, whose reasons and texts are kept.
 """
 
@@ -16,9 +17,9 @@ from volplane.controller.actions import Action, Create, Delete, EventRecord, Liv
 from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_of
 from volplane.kube import names
+from volplane.kube.kinds import CLAIMS
 from volplane.kube.objects import Claim, Volume, timestamp
 from volplane.snapshots.contents import annotate
-from volplane.snapshots.decide import restored_by
 from volplane.snapshots.demand import ClassWords, Unchosen, chosen_class
 from volplane.snapshots.groups_contents import CREATE_GROUP, no_groups
 from volplane.snapshots.groups_objects import (
@@ -36,6 +37,7 @@ from volplane.snapshots.groups_objects import (
 from volplane.snapshots.groups_state import group_intent_of, new_group_intent
 from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.parameters import class_flaw
+from volplane.snapshots.source import restored_by
 from volplane.snapshots.state import CONTENT_PREFIX, SNAPSHOT_PREFIX, TERMINAL, SnapshotState, is_terminal
 from volplane.state.matching import label_filter, mode_of, refers_to
 from volplane.state.naming import handle_of
@@ -90,10 +92,12 @@ def _dynamic(group: VolumeGroupSnapshot, state: SnapshotState) -> Action:
     demand = _demand_of(group, state)
     if demand.wanted is None:
         return demand.next or _refuse(group, demand.reason, demand.message, state)
-    return _hold(group, demand.wanted.of_class) or _create(group, demand.wanted, state)
+    wanted = demand.wanted
+    return _hold(group, wanted.of_class) or _hold_claims(group, wanted) or _create(group, wanted, state)
 
 
 class _Wanted(NamedTuple):
+    claims: list[Claim]
     volumes: list[Volume]
     driver: DriverView
     of_class: VolumeGroupSnapshotClass
@@ -115,7 +119,7 @@ def _demand_of(group: VolumeGroupSnapshot, state: SnapshotState) -> _Demand:
     reason, prefix = "GroupSnapshotContentCreationFailed", _NOT_CREATED
     if name is None:
         reason, prefix = _WORDS.no_default, _WORDS.no_default_text
-    volumes: list[Volume] = []
+    claims, volumes = list[Claim](), list[Volume]()
     drivers: dict[str, DriverView] = {}
     flaws, foreign = list[str](), list[str]()
     for claim in claims_of(group, state):
@@ -129,6 +133,7 @@ def _demand_of(group: VolumeGroupSnapshot, state: SnapshotState) -> _Demand:
         if lookup.driver is None:
             foreign.append(lookup.reason or f"volume {volume.name} of claim {claim.name} is of no driver here")
         else:
+            claims.append(claim)
             volumes.append(volume)
             drivers.setdefault(lookup.driver.name, lookup.driver)
     served = of_class is not None and state.serves(of_class.driver)
@@ -141,11 +146,13 @@ def _demand_of(group: VolumeGroupSnapshot, state: SnapshotState) -> _Demand:
     if flaws or foreign:
         return _Demand(None, reason, prefix + (*flaws, *foreign)[0])
     driver = next(iter(drivers.values()))
-    return _of_class(group, volumes, driver, state)
+    return _of_class(group, claims, volumes, driver, state)
 
 
 def _unbound(claim: Claim, volume: Volume | None) -> str:
     """Return why the claim cannot be cut; "" if it is bound to the volume."""
+    if claim.terminating and not claim.has_finalizer(names.CLAIM_AS_SOURCE):
+        return f"cannot add finalizer on claim {claim.name} because it is being deleted"
     if claim.status.phase != "Bound":
         return f"the PVC {claim.name} is not yet bound to a PV, will not attempt to take a group snapshot"
     if volume is None:
@@ -155,7 +162,9 @@ def _unbound(claim: Claim, volume: Volume | None) -> str:
     return ""
 
 
-def _of_class(group: VolumeGroupSnapshot, volumes: list[Volume], driver: DriverView, state: SnapshotState) -> _Demand:
+def _of_class(
+    group: VolumeGroupSnapshot, claims: list[Claim], volumes: list[Volume], driver: DriverView, state: SnapshotState
+) -> _Demand:
     """Return the demand for the class that is named, else for the default class of the driver."""
     chosen = chosen_class(group.spec.volume_group_snapshot_class_name, state.group_classes, driver, _WORDS)
     if isinstance(chosen, Unchosen):
@@ -166,7 +175,7 @@ def _of_class(group: VolumeGroupSnapshot, volumes: list[Volume], driver: DriverV
         flaw = f"driver {driver.name} would not know the volumes apart, whose handles are {handles}"
     if flaw:
         return _Demand(None, "GroupSnapshotContentCreationFailed", _NOT_CREATED + flaw)
-    return _Demand(_Wanted(volumes, driver, chosen))
+    return _Demand(_Wanted(claims, volumes, driver, chosen))
 
 
 def claims_of(group: VolumeGroupSnapshot, state: SnapshotState) -> Iterator[Claim]:
@@ -181,6 +190,34 @@ def claims_of(group: VolumeGroupSnapshot, state: SnapshotState) -> Iterator[Clai
         if claim.namespace == group.namespace and matches(claim.metadata.labels or {})
     ]
     yield from sorted(found, key=lambda claim: claim.name)
+
+
+def uncut_groups_of(claim: Claim, state: SnapshotState) -> Iterator[VolumeGroupSnapshot]:
+    """Yield the groups that still need the volume of this claim, as `SnapshotState.unfinished_of` does snapshots.
+
+    Those of a content are on record; a group that is refused needs none.
+    """
+    for group in state.groups.by_index("claims", claim.namespace):
+        if group.status.creation_time is not None or is_terminal(group.status.error):
+            continue
+        content = state.group_contents.get(group_content_name_of(group))
+        if content is None:
+            wanted = None if group.terminating else _demand_of(group, state).wanted
+            needed = wanted is not None and claim in wanted.claims
+        else:
+            intent, over = group_intent_of(content), content.handle or is_terminal(content.status.error)
+            needed = intent is not None and not over and any(each.claim == claim.uid for each in intent.members)
+        if needed:
+            yield group
+
+
+def _hold_claims(group: VolumeGroupSnapshot, wanted: _Wanted) -> Patch | None:
+    """Return the write that keeps the next claim until the cut; None if all are kept."""
+    claim = next((each for each in wanted.claims if not each.has_finalizer(names.CLAIM_AS_SOURCE)), None)
+    if claim is None:
+        return None
+    body = {"metadata": {"finalizers": claim.finalizers_with(names.CLAIM_AS_SOURCE)}}
+    return Patch(kind=CLAIMS, target=claim, body=body, why=f"keep it until group {group.key} is cut")
 
 
 def _create(group: VolumeGroupSnapshot, wanted: _Wanted, state: SnapshotState) -> Create:
@@ -406,7 +443,7 @@ def _deletion(group: VolumeGroupSnapshot, state: SnapshotState) -> Action:
 
 def _in_use(group: VolumeGroupSnapshot, members: list[VolumeSnapshot], state: SnapshotState) -> Wait | None:
     for member in members:
-        if (reader := restored_by(member, state)) is not None:
+        if (reader := restored_by(member, state.cluster)) is not None:
             text = f"Snapshot {member.key} belonging to VolumeGroupSnapshot {group.key} is being used to restore a PVC"
             event = warning(GROUPS, group, "SnapshotDeletePending", text)
             return Wait(reason=f"its member {member.name} is being used to restore {reader}", events=(event,))

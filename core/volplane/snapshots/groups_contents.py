@@ -15,7 +15,17 @@ from volplane.controller.actions import Action, LiveReads, Patch, Settled, Wait,
 from volplane.drivers.driver import DriverView
 from volplane.kube import names
 from volplane.kube.objects import timestamp
-from volplane.snapshots.contents import NO_SNAPSHOT, annotate, awaits_owner, cannot, resume, run, serving, show_error
+from volplane.snapshots.contents import (
+    NO_SNAPSHOT,
+    annotate,
+    awaits_owner,
+    cannot,
+    resume,
+    run,
+    serving,
+    show_error,
+    source_gone,
+)
 from volplane.snapshots.groups_objects import GROUP_CONTENTS, GROUPS, VolumeGroupSnapshotContent
 from volplane.snapshots.groups_state import group_intent_of, group_of_content, new_group_intent, sources_of
 from volplane.snapshots.parameters import class_flaw
@@ -44,10 +54,10 @@ def decide_group_content(name: str, state: SnapshotState, reads: LiveReads) -> A
         return Wait(reason=text, events=(warning(GROUP_CONTENTS, content, "GroupContentValidationError", text),))
     if source.group_snapshot_handles is not None and not content.spec.volume_group_snapshot_ref.uid:
         return Wait(reason=f"no VolumeGroupSnapshot {content.spec.volume_group_snapshot_ref.key} is bound to it")
-    return _make(content, driver, state)
+    return _make(content, driver, state, reads)
 
 
-def _make(content: VolumeGroupSnapshotContent, driver: DriverView, state: SnapshotState) -> Action:
+def _make(content: VolumeGroupSnapshotContent, driver: DriverView, state: SnapshotState, reads: LiveReads) -> Action:
     """Return the next action towards snapshots that are ready."""
     step, status = state.grouped.get(content.uid).step, content.status
     if (shown := _show(content, state)) is not None:
@@ -63,8 +73,14 @@ def _make(content: VolumeGroupSnapshotContent, driver: DriverView, state: Snapsh
         return Wait(reason="the snapshots are cut and not ready yet", seconds=left)
     if content.handle or not may_cut_group(content, state):
         return run(FIND_GROUP, content, driver)
+    intent = group_intent_of(content)
+    gone = source_gone(
+        ((each.volume, each.claim) for each in intent.members) if intent is not None else (), state, reads
+    )
+    if gone is not None:
+        return run(FIND_GROUP, content, driver) if isinstance(gone, Settled) else gone
     first = _declare(content, driver, state)
-    return first or resume(content, group_intent_of(content), step, state) or run(CREATE_GROUP, content, driver)
+    return first or resume(content, intent, step, state) or run(CREATE_GROUP, content, driver)
 
 
 def no_groups(driver: DriverView) -> str:
@@ -81,8 +97,10 @@ def _show(content: VolumeGroupSnapshotContent, state: SnapshotState) -> Action |
     if isinstance(step, GroupCut) and (shown := _status(content, step)):
         return _status_patch(content, shown, why="show the snapshots")
     lost = isinstance(step, Lost) and not content.handle
-    if lost and (patch := show_error(content, TERMINAL + NO_SNAPSHOT, state)) is not None:
-        return patch
+    if lost and not is_terminal(content.status.error):
+        missing = sources_of(content, state)
+        why = f"{missing}: " if isinstance(missing, str) else ""
+        return show_error(content, f"{TERMINAL}{why}{NO_SNAPSHOT}", state)
     # Once the outcome is known, this mark would only keep the object from being deleted.
     ended = bool(content.status.volume_group_snapshot_handle) or isinstance(step, Lost)
     if (ended or is_terminal(content.status.error)) and content.annotation(names.GROUP_BEING_CREATED) is not None:

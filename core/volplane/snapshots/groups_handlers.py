@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from volplane.controller.actions import Queue
+from volplane.kube import names
 from volplane.kube.objects import Claim, Lease
 from volplane.snapshots.groups_objects import (
     VolumeGroupSnapshot,
@@ -24,6 +25,7 @@ class GroupHandlers:
     groups: Queue
     contents: Queue
     snapshots: Queue
+    sources: Queue
     _follows: bool = field(default=False, init=False)
 
     def subscribe(self) -> None:
@@ -44,6 +46,7 @@ class GroupHandlers:
         self._follow_members()
         known = new or old or VolumeGroupSnapshot()
         self.groups.enqueue(known.key)
+        self._look_at_sources(known.namespace)
         if old is None or new is None or old.terminating != new.terminating:
             self.contents.enqueue(group_content_name_of(known))
             for member in self.state.snapshots.by_index("group", known.uid):
@@ -54,6 +57,12 @@ class GroupHandlers:
         self.state.progress_seen(self.state.grouped, known, gone=new is None)
         self.contents.enqueue(known.key)
         self.groups.enqueue(known.spec.volume_group_snapshot_ref.key)
+        self._look_at_sources(known.spec.volume_group_snapshot_ref.namespace)
+
+    def _look_at_sources(self, namespace: str) -> None:
+        for claim in self.state.cluster.claims.values():
+            if claim.namespace == namespace and claim.has_finalizer(names.CLAIM_AS_SOURCE):
+                self.sources.enqueue(claim.key)
 
     def class_changed(self, _old: VolumeGroupSnapshotClass | None, _new: VolumeGroupSnapshotClass | None) -> None:
         """Look at what waits for a class."""
@@ -85,6 +94,8 @@ class GroupHandlers:
         known = new or old or Claim()
         for group in self.state.groups.by_index("claims", known.namespace):
             self.groups.enqueue(group.key)
+        if known.has_finalizer(names.CLAIM_AS_SOURCE):
+            self.sources.enqueue(known.key)
 
     def waiting(self) -> Iterator[str]:
         """Yield the keys of groups that are not ready."""

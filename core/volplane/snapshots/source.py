@@ -503,3 +503,12 @@ def find_source(run: Run, deps: OperationDeps) -> Work:
         progress.source = FoundSource(handle, found.node_affinity)
 
     return find
+
+
+def restored_by(snapshot: VolumeSnapshot, cluster: ClusterState) -> str | None:
+    """Return what is being made of it, in words; None if nothing is."""
+    claim = next(unbound_of(VOLUME_SNAPSHOTS, snapshot.key, cluster), None)
+    if claim is not None:
+        return f"claim {claim.name}"
+    held = snapshot.has_finalizer(names.RESTORED_SNAPSHOT)
+    return f"a claim (finalizer {names.RESTORED_SNAPSHOT})" if held else None

@@ -33,8 +33,6 @@ _POLICIES: Final = {"groups-deleted": "Delete", "groups-retained": "Retain"}
 """Class of groups -> its policy."""
 _COLLECTS: Final = 10.0
 """Seconds until the garbage collector has looked."""
-_GIVEN_UP: Final = 1500.0
-"""Virtual seconds without faults after which users delete the groups whose volumes are gone."""
 _LABEL: Final = "simulation.volplane.dev/group"
 
 
@@ -274,19 +272,6 @@ class GroupedSnapshots:
                 self._send("PATCH", path, {"metadata": {"finalizers": None}})
                 self._send("DELETE", path, {})
                 self._send("PATCH", path, {"metadata": {"finalizers": None}})
-
-    def recover(self) -> None:
-        """Delete the groups that cannot be cut, later: nothing holds the claims of a group until it is."""
-        if self._grouping:
-            asyncio.get_running_loop().call_later(_GIVEN_UP, self._give_up)
-
-    def _give_up(self) -> None:
-        for key, group in list(self._view.groups.items()):
-            content = self._view.group_contents.get(f"groupsnapcontent-{group['metadata']['uid']}")
-            sources = content["spec"]["source"].get("volumeHandles") or () if content is not None else ()
-            there = {handle for each in self._grouping for handle in each.assets}
-            if not _is_ready(group) and not set(sources) <= there:
-                self.end(key.rpartition("/")[2])
 
     def _send(self, method: str, path: str, body: Json) -> bool:
         media = "application/merge-patch+json" if method == "PATCH" else "application/json"

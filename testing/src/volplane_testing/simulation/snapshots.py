@@ -482,7 +482,6 @@ class Snapshots:
     def recover(self) -> None:
         """Take back claims for which nothing can be made, at once or later: they would wait without end."""
         self._scheduled.recover()
-        self._grouped.recover()
         if self._cutting:
             asyncio.get_running_loop().call_later(_GIVEN_UP, self._give_up)
 
