@@ -11,7 +11,8 @@ from simulation.planting import by_name, replace
 from volplane.controller.actions import Action, Patch, Settled, Wait
 from volplane.intents import operation, ownership
 from volplane.kube import names
-from volplane.placement import assign, capacity, recognise
+from volplane.placement import assign, capacity
+from volplane.placement import one_node as placing
 from volplane.placement.offers import PlacementParameters
 from volplane.placement.room import Usage
 from volplane.placement.state import PlacementState
@@ -39,7 +40,7 @@ def delete_by_the_label_alone(stack: ExitStack) -> None:
 def take_a_node_made_again_for_the_old_one(stack: ExitStack) -> None:
     """Know a node by its name."""
     replace(stack, ownership, "_of_earlier_node", lambda *_: "")
-    replace(stack, recognise, "decide_recognition", lambda *_: None)
+    replace(stack, placing, "decide_recognition", lambda *_: None)
 
 
 def move_claims_on_at_once(stack: ExitStack) -> None:

@@ -15,7 +15,7 @@ from volplane.kube.objects import Claim, Volume
 from volplane.protection import finalizers
 from volplane.protection.finalizers import LiveList, Protection
 from volplane.provision import operation
-from volplane.reclaim import recycle
+from volplane.reclaim import recycle, scrub_pod
 from volplane.reclaim.recycle import Scrub
 from volplane.roles import whole
 
@@ -48,7 +48,7 @@ def place_each_try_anew(stack: ExitStack) -> None:
 def adopt_any_scrub_pod(stack: ExitStack) -> None:
     """Take whatever pod has the name for the scrubber that was asked for."""
     replace(stack, Scrub, "_with_pod", lambda self, pod: self._follow_pod(pod, {}))
-    replace(stack, recycle, "spec_difference", lambda *_: "")
+    replace(stack, scrub_pod, "spec_difference", lambda *_: "")
 
 
 def believe_the_cache_about_pods(stack: ExitStack) -> None:
