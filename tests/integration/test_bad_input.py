@@ -259,7 +259,7 @@ async def test_a_volume_without_a_source_harms_nobody(caplog: pytest.LogCaptureF
 # --- a crowd whose driver always fails ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("crowd", soaked([150, 1000], few=1))
+@pytest.mark.parametrize("crowd", soaked([50, 1000], few=1))
 async def test_a_crowd_whose_driver_always_fails_costs_little_and_delays_nobody(
     caplog: pytest.LogCaptureFixture, crowd: int
 ) -> None:

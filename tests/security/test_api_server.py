@@ -258,10 +258,11 @@ async def answered(address: tuple[str, int], request: bytes) -> bytes:
 
 @pytest.mark.real_time
 async def test_headers_that_never_end_cost_a_connection_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_HEADER_SECONDS", 0.05)
     async with listening() as address:
-        assert await answered(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-a: ") == b""
-        assert await answered(address, b"") == b""
+        with monkeypatch.context() as patched:
+            patched.setattr(http, "_HEADER_SECONDS", 0.05)
+            assert await answered(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-a: ") == b""
+            assert await answered(address, b"") == b""
         assert b"200 OK" in await answered(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -27,11 +28,18 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize("code", BLOCKS, ids=[f"block {number}" for number, _ in enumerate(BLOCKS, 1)])
-def test_a_block_runs(code: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False, timeout=120
-    )
+RUN = """
+import json, sys
+for number, block in enumerate(json.load(sys.stdin), 1):
+    exec(compile(block, f"block {number}", "exec"), {"__name__": "__main__"})
+"""
+
+
+@pytest.mark.skipif(not BLOCKS, reason="not in the repository")
+def test_the_blocks_run() -> None:
+    """In one process: boto3 takes a second to be imported."""
+    command = [sys.executable, "-W", "error", "-c", RUN]
+    ran = subprocess.run(command, input=json.dumps(BLOCKS), capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stderr
 
 

@@ -226,7 +226,7 @@ class TestWithoutSubject(BackendConformance):
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.more)])
 def test_under_pytest_each_rule_is_an_item(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_it.py").write_text(PYTEST_FILE)
     command = [
