@@ -345,7 +345,8 @@ def test_twenty_thousand_claims_are_a_page_like_any_other() -> None:
         began = asyncio.get_running_loop().time()
         await world.tab.open(world.url)
         await world.tab.wait("document.querySelector('output')?.textContent === '20000'")
-        assert asyncio.get_running_loop().time() - began < 30  # Ten on a machine that is not busy.
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        assert asyncio.get_running_loop().time() - began < 30 * busy  # Ten on a machine that is not busy.
         await world.tab.run(
             "window.long = []; new PerformanceObserver((all) => all.getEntries().forEach((each) =>"
             " window.long.push(each.duration))).observe({type: 'longtask'}); 0"
