@@ -13,8 +13,7 @@ from volplane.intents import operation, ownership
 from volplane.kube import names
 from volplane.placement import assign, capacity
 from volplane.placement import one_node as placing
-from volplane.placement.offers import PlacementParameters
-from volplane.placement.room import Usage
+from volplane.placement.room import PlacementParameters, Usage
 from volplane.placement.state import PlacementState
 from volplane.roles import node as one_node
 from volplane.roles.node import OneNode

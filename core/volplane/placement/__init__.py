@@ -1,7 +1,7 @@
 """On which node the volumes of distributed drivers are, and how much room there is.
 
 `assign` is the assigner: pure decisions about claims and volumes over a `PlacementState` (`state`), which knows the
-nodes (`nodes`), what is published and promised on them (`room`) and which of them to take (`offers`).
+nodes (`nodes`), what is published and promised on them, and which of them to take (`room`).
 """
 
 from collections.abc import Iterable

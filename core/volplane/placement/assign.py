@@ -25,8 +25,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, NODES, VOLUMES
 from volplane.kube.objects import Claim, Node, StorageClass, Volume
 from volplane.placement.nodes import is_ready
-from volplane.placement.offers import choose, read_parameters
-from volplane.placement.room import UNPUBLISHED_SECONDS
+from volplane.placement.room import UNPUBLISHED_SECONDS, choose, read_parameters
 from volplane.placement.state import PlacementState, unsuitable
 from volplane.snapshots.source import refused_on_nodes
 from volplane.state.matching import class_of_claim, source_of

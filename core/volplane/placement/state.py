@@ -17,8 +17,7 @@ from volplane.intents.requests import allowed_segments, segments_of
 from volplane.kube import names
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.placement.nodes import NodeBook, takes_volumes
-from volplane.placement.offers import NodeOffers, Offer
-from volplane.placement.room import UNPUBLISHED_SECONDS, Promise, PublishedRoom, Usage
+from volplane.placement.room import UNPUBLISHED_SECONDS, NodeOffers, Offer, Promise, PublishedRoom, Usage
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import capacity_of, class_of_claim, refers_to, request_of, whole_bytes
 from volplane.state.naming import node_hash, volume_name_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from volplane.placement.offers import Offer, choose
+from volplane.placement.room import Offer, choose
 
 
 def chosen(strategy: str, offers: list[Offer], claims: int = 1000) -> Counter[str]:
