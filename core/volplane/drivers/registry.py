@@ -52,7 +52,7 @@ class _Entry:
 
 @dataclass(eq=False, repr=False)
 class DriverRegistry:
-    """All configured drivers. Belongs to one event loop. The lookups (`Drivers`) call no hook: decisions use them.
+    """All configured drivers. Belongs to one event loop. The lookups call no hook: decisions use them.
 
     `keep` starts the drivers and runs until shutdown; `stop_all` comes last. A driver that is not made yet is starting:
     it can be looked up by its name, and joins the others once it is made.
@@ -90,6 +90,7 @@ class DriverRegistry:
         return tuple(sorted({*self._entries, *self._broken, *pending}))
 
     def get(self, name: str) -> DriverView | None:
+        """Return the driver of this name if it can be used now."""
         entry = self._entries.get(name)
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
 
@@ -97,10 +98,12 @@ class DriverRegistry:
         return self._distributed.get(name)
 
     def on_nodes(self, name: str) -> bool:
+        """Return whether the processes of the nodes call the hooks of this driver, and this one does not."""
         pending = self._pending.get(name)
         return name in self._distributed or (pending is not None and pending.on_nodes)
 
     def publishes(self, name: str) -> bool:
+        """Return whether the room of this driver is published, by this process or by those of the nodes."""
         entry = self._entries.get(name)
         view = self._distributed.get(name) if entry is None else entry.driver.view
         return view is not None and name in self._publishing and view.supports("get_capacity")
@@ -122,6 +125,7 @@ class DriverRegistry:
         return pending if pending is not None and not pending.on_nodes else None
 
     def broken(self, name: str) -> str:
+        """Return why the configured driver of this name cannot be used; "": it can, or none here has this name."""
         if name in self._broken:
             return self._broken[name].error
         if (pending := self._pending_here(name)) is not None:
@@ -136,12 +140,14 @@ class DriverRegistry:
         return tuple(e.driver.view for _, e in sorted(self._entries.items()) if e.state is DriverState.READY)
 
     def attachers(self, csi_driver: str) -> tuple[str, ...]:
+        """Return the configured drivers, usable or not, that serve the attachments of this CSI driver name."""
         # Those with the hooks, and the one of this name, whose volumes need no attaching.
         views = (entry.driver.view for entry in self._entries.values())
         served = (v.name for v in views if v.info.csi_driver_name == csi_driver and serves_attachments(v))
         return tuple(sorted(served))
 
     def owner_of(self, source: VolumeSource) -> SourceOwner:
+        """Return the one driver that owns a static volume's source, as far as it is known."""
         owning = {name: entry for name, entry in sorted(self._entries.items()) if entry.driver.supports("owns")}
         pending = [name for name, each in self._pending.items() if not each.on_nodes]
         if first := next(filter(self.starting, (*pending, *owning)), ""):

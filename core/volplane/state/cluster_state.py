@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import product, starmap
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
-from volplane.assets import Segment, VolumeSource
-from volplane.drivers.driver import DriverView
-from volplane.drivers.owners import SourceOwner
+from volplane.assets import Segment
+from volplane.drivers.registry import DriverRegistry
 from volplane.kube import names
 from volplane.kube.cache import Cache, IndexFunction
 from volplane.kube.kinds import ATTACHMENTS, CAPACITIES, CSI_DRIVERS
@@ -36,37 +35,6 @@ CSI_PREFIX = "kubernetes.io/csi/"
 """Begins the names of volumes of CSI drivers, as nodes report them."""
 
 
-class Drivers(Protocol):
-    """The configured drivers, as decisions see them."""
-
-    def get(self, name: str) -> DriverView | None:
-        """Return the working driver of this name."""
-
-    def distributed(self, name: str) -> DriverView | None:
-        """Return the driver of this name, if it is `on_nodes` and made."""
-
-    def on_nodes(self, name: str) -> bool:
-        """Return whether the processes of the nodes call the hooks of this driver, and this one does not."""
-
-    def publishes(self, name: str) -> bool:
-        """Return whether the room of this driver is published, by this process or by those of the nodes."""
-
-    def starting(self, name: str) -> bool:
-        """Return whether the driver of this name will soon be ready, or be broken with a reason."""
-
-    def broken(self, name: str) -> str:
-        """Return why the configured driver of this name cannot be used; "": it can, or none here has this name."""
-
-    def owner_of(self, source: VolumeSource) -> SourceOwner:
-        """Return the one driver that owns a static volume's source, as far as it is known. Calls no hook."""
-
-    def forget_source(self, source: VolumeSource) -> None:
-        """Drop what is known of a source whose volume is gone."""
-
-    def attachers(self, csi_driver: str) -> tuple[str, ...]:
-        """Return the configured drivers, usable or not, that serve the attachments of this CSI driver name."""
-
-
 @dataclass(slots=True, kw_only=True)
 class ClusterState:
     """Everything that a decision may look at: objects, indexes, views of drivers, progress. It reaches nothing else."""
@@ -78,7 +46,8 @@ class ClusterState:
     classes: Cache[StorageClass]
     pods: Cache[Pod]
     nodes: Cache[Node]
-    drivers: Drivers
+    drivers: DriverRegistry
+    """Decisions only look drivers up."""
     sealer: Sealer
     now: Callable[[], datetime]
     """The wall clock."""
