@@ -11,7 +11,7 @@ from volplane.kube import kinds
 from volplane.kube.answers import error_from
 from volplane.kube.events import EVENTS
 from volplane.kube.kinds import Kind
-from volplane.snapshots import groups_objects
+from volplane.snapshots import groups_objects, objects
 from volplane_embedded.apiserver.server import ApiServer
 
 __all__ = ["Api", "Json"]
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 _KINDS: Final[Mapping[str, Kind[Any]]] = {
     kind.plural: kind
-    for kind in (*vars(kinds).values(), *vars(groups_objects).values(), EVENTS)
+    for kind in (*vars(kinds).values(), *vars(objects).values(), *vars(groups_objects).values(), EVENTS)
     if isinstance(kind, Kind)
 }
 
