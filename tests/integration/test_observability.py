@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,7 +25,8 @@ from volplane.intents.operation import OperationDeps
 from volplane.kube.cache import Cache
 from volplane.kube.events import EVENTS
 from volplane.kube.kinds import CLAIMS, LEASES, NAMESPACES, VOLUMES
-from volplane.kube.names import DRIVERS
+from volplane.kube.leases import LEASE
+from volplane.kube.names import DRIVERS, FINDINGS
 from volplane.leaks.comparison import Observations
 from volplane.process import duties
 from volplane.process.duties import ALL_CONTROLLERS, DEFAULT_CONTROLLERS, parse_controllers
@@ -363,6 +365,38 @@ async def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path:
         code, said = await site.command("leaks", "--fix")
         assert (code, "ok    deleted" in said) == (0, True), said
         assert [path.name for path in (site.root / "default").iterdir()] == [f"wanted-{claims['wanted'].uid}"]
+
+
+@pytest.mark.real_time
+async def test_when_an_orphan_was_first_seen_is_known_after_a_restart(tmp_path: Path) -> None:
+    async def first_seen(site: Site) -> list[tuple[str, bool]]:
+        assert site.process.plane is not None
+        driver = site.process.plane.state.drivers.get(DRIVER)
+        assert driver is not None
+        await site.process.plane.leak_check.check(driver)
+        found = json.loads((await site.get("/leaks"))[1])["findings"]
+        return [(each["first_seen"], each["confirmed"]) for each in found]
+
+    lease = f"volplane-system/{LEASE}"
+    async with observed(tmp_path) as first:
+        await first.make_class("kept", reclaimPolicy="Retain")
+        claim = await first.make_claim("orphan", "kept")
+        await first.bound("orphan")
+        for kind, key in ((CLAIMS, "default/orphan"), (VOLUMES, f"pvc-{claim.uid}")):
+            await first.client.delete(kind, key)
+            await first.gone(kind, key)
+        assert len(await first_seen(first)) == 1
+    noted = json.loads((await first.client.get(LEASES, lease)).annotation(FINDINGS) or "")
+    ((key, _),) = noted[DRIVER].items()
+    earlier = json.dumps({DRIVER: {key: 1_700_000_000}})
+    await first.client.patch(LEASES, lease, {"metadata": {"annotations": {FINDINGS: earlier}}})
+    async with observed(tmp_path, server=first.server) as second:
+        assert await first_seen(second) == [("2023-11-14T22:13:20Z", False)]
+        shutil.rmtree(second.root / "default")
+        assert await first_seen(second) == []
+    assert (await first.client.get(LEASES, lease)).annotation(FINDINGS) == json.dumps(
+        {DRIVER: {}}, separators=(",", ":")
+    )
 
 
 @pytest.mark.real_time

@@ -111,6 +111,8 @@ class LeaseLock:
     """Names that this candidate notes on the Lease when it takes it."""
     endpoint: Endpoint | None = None
     """Where it can be asked, noted as well."""
+    notes: dict[str, str] = field(default_factory=dict, init=False)
+    """Annotations that the holder changes while it holds the Lease; written with its next renewal."""
     former: Lease | None = field(default=None, init=False)
     """What `take` found the last time, None if there was no Lease."""
     taken: Lease | None = field(default=None, init=False)
@@ -153,12 +155,12 @@ class LeaseLock:
         if when == lease.spec.renew_time:
             # A renewal must change the object, or others do not see it: the clock may stand still or be set back.
             when = self._timestamp(later=timedelta(microseconds=1))
-        return await self._patch(lease, {"renewTime": when}, seconds=seconds)
+        return await self._patch(lease, {"renewTime": when}, self._noted(lease), seconds=seconds)
 
     async def release(self, lease: Lease, *, seconds: float) -> None:
         """Release the Lease, so that another candidate can take it immediately. Raises as `renew`."""
         spec = {"holderIdentity": None, "leaseDurationSeconds": 1, "renewTime": self._timestamp()}
-        await self._patch(lease, spec, seconds=seconds)
+        await self._patch(lease, spec, self._noted(lease), seconds=seconds)
 
     async def count_on(self, lease: Lease, transitions: int, *, seconds: float) -> Lease:
         """Let the next term be a later one than this. Whose the Lease is does not change. Raises as `renew`."""
@@ -171,6 +173,10 @@ class LeaseLock:
         held = {"resourceVersion": lease.metadata.resource_version, **(metadata or {})}
         key = f"{self.namespace}/{self.name}"
         return await self.client.patch(LEASES, key, {"metadata": held, "spec": spec}, seconds=seconds)
+
+    def _noted(self, lease: Lease) -> dict[str, Any]:
+        changed = {key: text for key, text in self.notes.items() if text != (lease.annotation(key) or "")}
+        return {"annotations": changed} if changed else {}
 
     def _timestamp(self, *, later: timedelta = timedelta(0)) -> str:
         return (self.now() + later).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+import msgspec
 from sortedcontainers import SortedList
 
 from volplane._delays import LEAK_CHECK_FAILED, LEAK_CHECK_WITHOUT_DRIVER
@@ -29,7 +30,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CLAIMS, STORAGE_CLASSES, VOLUMES
 from volplane.kube.objects import Volume
 from volplane.leaks import comparison
-from volplane.leaks.comparison import Finding, Observations, Verdict
+from volplane.leaks.comparison import Finding, Noted, Observations, Verdict
 from volplane.requests import Fence, FindRequest, ListRequest, ListSnapshotsRequest
 from volplane.state.matching import reference_is
 
@@ -56,6 +57,7 @@ class CheckStatus:
 class LeakCheck:
     def __init__(self, deps: OperationDeps, random: Random) -> None:
         self.observations = Observations()
+        self._notes: MutableMapping[str, str] = {}
         self._cluster = deps.cluster
         self._deps = deps
         self._random = random
@@ -70,6 +72,13 @@ class LeakCheck:
         """By driver and cluster id, a term in which a cluster has changed an asset while this process listed them."""
         self._terms: dict[str, Mapping[tuple[str, str], Fence]] = {}
         """By driver, those of its last listing."""
+
+    def follow(self, noted: str, notes: MutableMapping[str, str]) -> None:
+        """Go on from what the last leader has noted of its findings; put into notes what the next one should know."""
+        self._notes = notes
+        with suppress(msgspec.DecodeError):
+            told = msgspec.json.decode(noted, type=Noted)
+            self.observations.noted = {driver: told[driver] for driver in told.keys() & self.status}
 
     def request(self, driver: str = "") -> Mapping[str, int]:
         """Check this driver, or all of them, at once instead of at the next turn.
@@ -157,7 +166,9 @@ class LeakCheck:
         async for volume in comparison.paced(list(self._cluster.volumes.values())):
             assets.add_volume(volume)
         findings = await self._proven(assets) + await self._proven(snapshots)
-        for finding in self.observations.add(name, findings, began=began, ended=ended):
+        fresh = self.observations.add(name, findings, began=began, ended=ended, epoch=self._cluster.epoch())
+        self._notes[names.FINDINGS] = msgspec.json.encode(self.observations.noted).decode()
+        for finding in fresh:
             if finding.verdict is not Verdict.FOREIGN:
                 log.info("%s: %s (it counts if the next check finds it too)", _describe(finding), finding.detail)
         self._log(name, findings)

@@ -12,10 +12,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
+from itertools import islice
 from math import inf
 from posixpath import dirname, normpath
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 from sortedcontainers import SortedList
 
 from volplane.assets import AssetPage, ListedAsset, Ownership, Snapshot, SnapshotPage, VolumeSource
@@ -32,6 +35,8 @@ from volplane.snapshots.leaks import LED_TO_BY, MAY_LACK, ListedSnapshots
 from volplane.state.matching import capacity_of, whole_bytes
 from volplane.state.naming import csi_source, handle_in, volume_source
 
+MOST_NOTED = 100
+"""Findings of a driver whose first sight is noted on the Lease, which is written every two seconds."""
 GRACE_SECONDS = 300.0
 """Between the two observations of an orphan; longer than any listing may lag behind its backend."""
 CHUNK = 500
@@ -43,7 +48,8 @@ P = TypeVar("P", AssetPage, SnapshotPage)
 KindsToCompare = tuple[tuple[Kind[Any], Callable[[Any], None]], ...]
 """Kinds in the order in which they are read, and what takes their objects."""
 Key = tuple[str, str, str, str, str]
-
+Noted = dict[str, dict[str, Annotated[float, msgspec.Meta(ge=0, lt=1e11)]]]
+"""By driver and digest of a finding's key, when it was first seen: seconds since the epoch."""
 
 Terms = dict[tuple[str, str], Fence]
 """By cluster and Lease, the latest term in which an asset was changed."""
@@ -304,16 +310,26 @@ class Observations:
     """When each finding was first seen without a break; a finding that vanishes and returns starts again."""
 
     grace: float = GRACE_SECONDS
+    noted: Noted = field(default_factory=dict)
+    """Of what is not foreign, also by processes before this one: shown to people, and no reason to delete anything."""
     _seen: dict[str, dict[Key, tuple[Finding, float]]] = field(default_factory=dict)
     """By driver, what its last check found, each with the loop time of the listing that showed it first."""
     _began: dict[str, float] = field(default_factory=dict)
     """By driver, when the listing of its last check began."""
 
-    def add(self, driver: str, findings: Iterable[Finding], *, began: float, ended: float) -> list[Finding]:
-        """Add a complete check of one driver (loop times of its listing); return what the last one did not find."""
+    def add(
+        self, driver: str, findings: Iterable[Finding], *, began: float, ended: float, epoch: float = 0.0
+    ) -> list[Finding]:
+        """Add a complete check of one driver (loop times of its listing); return what the last one did not find.
+
+        epoch: what the wall clock shows at loop time 0.
+        """
         before, found = self._seen.get(driver, {}), {finding.key: finding for finding in findings}
-        self._seen[driver] = {key: (each, before[key][1] if key in before else ended) for key, each in found.items()}
-        self._began[driver] = began
+        seen = {key: (each, before[key][1] if key in before else ended) for key, each in found.items()}
+        noted, ours = self.noted.get(driver, {}), (key for key in seen if key[0] != Verdict.FOREIGN)
+        told = ((_digest(key), round(epoch + seen[key][1])) for key in islice(ours, MOST_NOTED))
+        self.noted[driver] = {digest: noted.get(digest, first) for digest, first in told}
+        self._seen[driver], self._began[driver] = seen, began
         return [finding for key, finding in found.items() if key not in before]
 
     def findings(self) -> list[Finding]:
@@ -324,9 +340,10 @@ class Observations:
     def count(self, driver: str, verdict: Verdict) -> int:
         return sum(finding.verdict is verdict for finding, _ in self._seen.get(driver, {}).values())
 
-    def first_seen(self, finding: Finding) -> float:
-        """Return the loop time since which every check found it."""
-        return self._seen[finding.driver][finding.key][1]
+    def first_seen(self, finding: Finding, epoch: float = 0.0) -> float:
+        """Return since when every check found it, as the wall clock showed it."""
+        _, first = self._seen[finding.driver][finding.key]
+        return self.noted.get(finding.driver, {}).get(_digest(finding.key), epoch + first)
 
     def confirmed(self, finding: Finding) -> bool:
         """Return whether two checks a grace apart, and every one between them, found it."""
@@ -336,6 +353,10 @@ class Observations:
     def settled(self, finding: Finding) -> None:
         """Drop a finding that has been repaired."""
         self._seen.get(finding.driver, {}).pop(finding.key, None)
+
+
+def _digest(key: Key) -> str:
+    return sha256(repr(key).encode()).hexdigest()[:16]
 
 
 async def assets_of(driver: DriverView, deps: OperationDeps) -> AsyncIterator[ListedAsset]:

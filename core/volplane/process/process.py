@@ -31,6 +31,7 @@ from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.loading import in_daemon_thread, load_drivers
 from volplane.errors import ApiError, ApiForbidden, VolplaneError
 from volplane.intents.bootstrap import Bootstrap, cluster_id_of, ensure_namespace, find_sealer
+from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.events import EventRecorder
 from volplane.kube.kinds import LEASES
@@ -360,6 +361,8 @@ class ControllerProcess:
         term.leadership = leadership
         self._term = term
         self._leading.set()
+        if self._elector is not None and (taken := self._elector.lock.taken) is not None:
+            term.plane.leak_check.follow(taken.annotation(names.FINDINGS) or "", self._elector.lock.notes)
         self._say_who_is_left_out(term.recorder)
         log.info("leads%s", f" by lease {term.plane.role.lease}" if term.plane.role.lease else "")
         try:

@@ -101,6 +101,10 @@ class ClusterState:
         """The Node that this process serves; None if it serves the cluster, or the Node does not exist."""
         return self.nodes.get(self.node_name) if self.node_name else None
 
+    def epoch(self) -> float:
+        """Return what the wall clock shows at loop time 0, in seconds."""
+        return self.now().timestamp() - self.monotonic()
+
     def intent_of(self, claim: Claim) -> ClaimIntent | None:
         """Return the claim's sealed record; if that is damaged, what this process started last."""
         written = self.sealer.open(claim.uid, claim.annotation(names.INTENT))

@@ -58,6 +58,24 @@ async def test_a_holder_that_goes_on_is_waited_for_until_it_lets_go_and_is_named
     ]
 
 
+async def test_what_the_holder_notes_is_written_with_the_next_renewal_and_once() -> None:
+    script = FaultScript()
+    client, lock = made(script)
+    lock.client = client
+    lease = await lock.take(None, seconds=5)
+    lock.notes["volplane.dev/findings"] = "{}"
+    for _ in range(3):
+        lease = await lock.renew(lease, seconds=5)
+    sent = [call.request.body for call in script.requests if call.verb == "patch"]
+    assert [b"findings" in (body or b"") for body in sent] == [True, False, False]
+    assert lease.annotation("volplane.dev/findings") == "{}"
+    lock.notes["volplane.dev/findings"] = ""
+    await lock.release(lease, seconds=5)
+    left = await lock.read(seconds=5)
+    assert left is not None
+    assert left.annotation("volplane.dev/findings") == ""
+
+
 async def test_a_holder_that_died_is_waited_for_as_long_as_its_lease_lasts() -> None:
     client, lock = made()
     await lock.take(None, seconds=5)

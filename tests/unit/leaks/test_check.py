@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from random import Random
@@ -61,6 +62,24 @@ async def test_an_orphan_is_found_counted_confirmed_by_the_next_check_and_said_o
         for verdict in ("orphan", "ghost", "drifted", "foreign")
     }
     assert counted == {"orphan": 1, "ghost": 0, "drifted": 0, "foreign": 0}
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        *("", "{", "[]", "null", "[" * 100_000),
+        *(f'{{"shelf.example.com": {each}}}' for each in ("1", '{"k": "x"}', '{"k": -1}', '{"k": 1e999}')),
+        '{"another.example.com": {"k": 1}}',
+    ],
+)
+async def test_what_no_leader_before_can_have_noted_is_ignored(cluster: Any, shelf: Any, noted: str) -> None:
+    notes: dict[str, str] = {}
+    cluster.check.follow(noted, notes)
+    shelf.put("u1", cluster="here")
+    await asyncio.sleep(1)
+    (finding,) = cluster.check.observations.findings()
+    assert 0 <= cluster.check.observations.first_seen(finding) - cluster.plane.state.epoch() <= 1
+    assert list(json.loads(notes[names.FINDINGS])) == ["shelf.example.com"]
 
 
 async def test_what_vanishes_between_two_checks_starts_anew(cluster: Any, shelf: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sortedcontainers import SortedList
 from volplane import ListedAsset, Ownership, VolumeSource
 from volplane.kube import names
 from volplane.kube.objects import Claim, ClaimSpec, Metadata, Volume, VolumeSpec
-from volplane.leaks.comparison import Comparison, Finding, Observations, Verdict
+from volplane.leaks.comparison import MOST_NOTED, Comparison, Finding, Observations, Verdict
 
 HERE = "here"
 MIB = 2**20
@@ -259,3 +260,38 @@ def test_what_was_repaired_is_forgotten() -> None:
     seen.settled(orphan())
     assert seen.findings() == []
     assert not seen.confirmed(orphan())
+
+
+# --- when findings were first seen, for the next process -----------------------------------------------------------
+
+
+def test_when_a_finding_was_first_seen_outlives_the_process_but_confirms_nothing() -> None:
+    first, second = Observations(), Observations(grace=300)
+    first.add("d", [orphan()], began=0, ended=100, epoch=1000)
+    second.noted = dict(first.noted)
+    second.add("d", [orphan(), orphan("new")], began=10, ended=11, epoch=5000)
+    assert [second.first_seen(each, 5000) for each in (orphan(), orphan("new"))] == [1100, 5011]
+    second.add("d", [orphan()], began=300, ended=301, epoch=5000)
+    assert not second.confirmed(orphan())
+    assert second.noted == first.noted
+
+
+def test_what_the_first_check_of_a_process_does_not_find_starts_anew() -> None:
+    first, second = Observations(), Observations()
+    first.add("d", [orphan()], began=0, ended=1)
+    second.noted = dict(first.noted)
+    second.add("d", [], began=10, ended=11, epoch=5000)
+    second.add("d", [orphan()], began=20, ended=21, epoch=5000)
+    assert second.first_seen(orphan(), 5000) == 5021
+
+
+def test_of_many_findings_some_are_noted_without_their_names_and_no_foreign_one() -> None:
+    foreign = [replace(orphan(f"foreign-{number}"), verdict=Verdict.FOREIGN) for number in range(MOST_NOTED)]
+    many = [*foreign, *(orphan(f"secret-{number}") for number in range(MOST_NOTED + 1))]
+    seen = Observations()
+    seen.add("d", many, began=0, ended=1, epoch=1000)
+    assert len(seen.noted["d"]) == MOST_NOTED
+    assert "secret" not in repr(seen.noted)
+    assert {seen.first_seen(each, 1000) for each in many} == {1001}
+    seen.add("d", many[-1:], began=500, ended=501, epoch=1000)
+    assert list(seen.noted["d"].values()) == [1001]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -168,7 +168,8 @@ def _progress(status: OneShotStatus) -> dict[str, str]:
 def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
     """Return a finding with size and age of its asset or snapshot, of a ghost those of its volume; None = not known."""
     observations = plane.leak_check.observations
-    first = observations.first_seen(finding)
+    # A process on another machine may have noted it, by a clock that is ahead.
+    since = min(observations.first_seen(finding, plane.state.epoch()), plane.state.now().timestamp())
     asset, volume = finding.listed, plane.state.volumes.get(finding.volume)
     size, created = None, None
     if asset is not None:
@@ -190,8 +191,8 @@ def _finding(finding: Finding, plane: ControlPlane) -> dict[str, Any]:
         "type": getattr(asset, "type", ""),
         "created_at": timestamp(created) if created is not None else None,
         "age_seconds": round((plane.state.now() - created).total_seconds()) if created is not None else None,
-        "first_seen": _wall(first, plane),
-        "seconds": round(asyncio.get_running_loop().time() - first, 1),
+        "first_seen": timestamp(datetime.fromtimestamp(since, UTC)),
+        "seconds": round(plane.state.now().timestamp() - since, 1),
         "confirmed": observations.confirmed(finding),
     }
 
@@ -202,5 +203,4 @@ def _adoptable(adoptable: Adoptable) -> dict[str, Any]:
 
 def _wall(moment: float, plane: ControlPlane) -> str:
     """Return a loop time as RFC 3339."""
-    age = timedelta(seconds=asyncio.get_running_loop().time() - moment)
-    return timestamp(plane.state.now() - age)
+    return timestamp(datetime.fromtimestamp(plane.state.epoch() + moment, UTC))
