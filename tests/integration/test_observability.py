@@ -283,6 +283,10 @@ async def test_a_process_whose_drivers_are_served_by_those_of_nodes_is_ready(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It assigns their claims; a Deployment that is never ready is never rolled out."""
+
+    def statuses(plane: Any) -> list[tuple[str, bool, str]]:
+        return [(each.name, each.healthy, each.error) for each in plane.drivers_on_nodes()]
+
     caplog.set_level("INFO", logger="volplane.process.process")
     (tmp_path / "disks").mkdir()
     driver = DriverSettings(
@@ -295,6 +299,12 @@ async def test_a_process_whose_drivers_are_served_by_those_of_nodes_is_ready(
         running = asyncio.ensure_future(central.run(stop))
         await central.wait_working()
         await site.until("it is ready", lambda: not central.unready())
+        assert central.plane is not None
+        ((name, healthy, _),) = statuses(central.plane)
+        assert (name, healthy) == ("local.example.com", True), "without a class nobody waits for it"
+        await site.make_class("local", driver=name)
+        await site.until("it is not healthy", lambda: not statuses(central.plane)[0][1])
+        assert "kubectl -n volplane-system-nodes get pods" in statuses(central.plane)[0][2]
         assert "no driver is configured" not in caplog.text
         assert "drivers local.example.com (hostpath, on nodes);" in caplog.text
         stop.set()

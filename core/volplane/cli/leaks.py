@@ -27,6 +27,7 @@ MOST_ROWS = 50
 POLL_SECONDS = 0.5
 FIX_SECONDS = 120.0
 CHECK_SECONDS = 120.0
+ASK_A_NODE = "`kubectl -n volplane-system-nodes exec POD -- volplane leaks --http 127.0.0.1:9809`"
 
 Report = Mapping[str, Any]
 Rows = list[Mapping[str, Any]]
@@ -190,7 +191,9 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]], *, most: 
     console.table(headers, rows, most=most)
 
 
-def _checks(console: Console, drivers: Iterable[Mapping[str, Any]]) -> None:
+def _checks(console: Console, drivers: Rows) -> None:
+    if not drivers:
+        console.note(f"this controller checks no driver; those of nodes are checked there: {ASK_A_NODE}")
     for each in drivers:
         name, error, checked_at = each["driver"], each["error"], each["checked_at"]
         if each["can_list"] is False:

@@ -231,6 +231,7 @@ class DriverState(StrEnum):
     BROKEN = "broken"
     """It could not be made. Only a restart of the process can change that."""
     STOPPED = "stopped"
+    ON_NODES = "on nodes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

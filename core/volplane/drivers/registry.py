@@ -71,7 +71,8 @@ class DriverRegistry:
     def __post_init__(self, loaded: LoadedDrivers) -> None:
         self._entries = {driver.name: _Entry(driver) for driver in loaded.drivers}
         self._publishing = loaded.publishing
-        self._distributed = {driver.name: driver.view for driver in loaded.distributed}
+        self.on_each_node = {driver.name: driver for driver in loaded.distributed}
+        """Drivers whose hooks the processes of nodes call."""
         self._broken = {broken.name: broken for broken in loaded.broken}
         self._pending = {pending.name: pending for pending in loaded.pending}
         self._making_is_slow = False
@@ -95,17 +96,18 @@ class DriverRegistry:
         return entry.driver.view if entry is not None and entry.state is DriverState.READY else None
 
     def distributed(self, name: str) -> DriverView | None:
-        return self._distributed.get(name)
+        driver = self.on_each_node.get(name)
+        return driver.view if driver is not None else None
 
     def on_nodes(self, name: str) -> bool:
         """Return whether the processes of the nodes call the hooks of this driver, and this one does not."""
         pending = self._pending.get(name)
-        return name in self._distributed or (pending is not None and pending.on_nodes)
+        return name in self.on_each_node or (pending is not None and pending.on_nodes)
 
     def publishes(self, name: str) -> bool:
         """Return whether the room of this driver is published, by this process or by those of the nodes."""
         entry = self._entries.get(name)
-        view = self._distributed.get(name) if entry is None else entry.driver.view
+        view = self.distributed(name) if entry is None else entry.driver.view
         return view is not None and name in self._publishing and view.supports("get_capacity")
 
     def publishers(self) -> tuple[DriverView, ...]:
@@ -238,7 +240,7 @@ class DriverRegistry:
             self._broken[made.name] = made
         else:
             # The processes of the nodes call its hooks: here they would act on the storage of another machine.
-            self._distributed[made.name] = made.view
+            self.on_each_node[made.name] = made
         self._note_started()
         self.changed(made.name)
 

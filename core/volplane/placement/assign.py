@@ -29,7 +29,7 @@ from volplane.placement.room import UNPUBLISHED_SECONDS, choose, read_parameters
 from volplane.placement.state import PlacementState, unsuitable
 from volplane.snapshots.source import refused_on_nodes
 from volplane.state.matching import class_of_claim, source_of
-from volplane.state.naming import volume_name_of
+from volplane.state.naming import no_room_told, volume_name_of
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 ANSWER_SECONDS = 60.0
@@ -210,7 +210,9 @@ def _unplaced(claim: Claim, storage_class: StorageClass, driver: DriverView, sta
     if (claim.metadata.labels or {}).get(names.NODE) is not None:
         return Patch(kind=CLAIMS, target=claim, body={"metadata": node_metadata(None)}, why="it has no node any more")
     if storage_class.volume_binding_mode == "WaitForFirstConsumer":
-        return Wait(reason="the scheduler has not selected a node")
+        told = state.room.of(driver.name, storage_class.name) or not state.cluster.drivers.publishes(driver.name)
+        why = "" if told else f"; {no_room_told(state.cluster.namespace)}"
+        return Wait(reason=f"the scheduler has not selected a node{why}")
     if why := not_asked(claim, driver.name):
         return Wait(reason=why)
     if state.external_choice:

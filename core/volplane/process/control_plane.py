@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -19,7 +19,7 @@ from volplane.controller.actions import started
 from volplane.controller.controller import Controller, Role
 from volplane.controller.leader import Leadership
 from volplane.controller.runner import Runner
-from volplane.drivers.driver import problem
+from volplane.drivers.driver import DriverState, DriverStatus, problem
 from volplane.drivers.executor import ThreadExecutor
 from volplane.drivers.registry import DriverRegistry
 from volplane.explain.explain import Explainer, Explanation, what_it_does
@@ -31,6 +31,7 @@ from volplane.leaks.repair import Adoption, LeakRepair
 from volplane.operations.registry import OperationRegistry
 from volplane.process.duties import CHANGES
 from volplane.state.cluster_state import ClusterState
+from volplane.state.naming import no_room_told
 
 _LOG = logging.getLogger(__name__)
 
@@ -108,6 +109,21 @@ class ControlPlane:
             runner.name: {key: present.get(reason, reason) for key, reason in runner.reasons.items()}
             for runner in self.runners
         }
+
+    def drivers_on_nodes(self) -> Iterator[DriverStatus]:
+        """Yield the drivers that the processes of nodes serve, as far as the room that those publish shows it."""
+        published = {each.storage_class_name for each in self.state.capacities.values()}
+        for name, driver in self.drivers.on_each_node.items():
+            own = {each.name for each in self.state.classes.values() if each.provisioner == name}
+            silent = bool(own) and own.isdisjoint(published) and self.drivers.publishes(name)
+            yield DriverStatus(
+                name=name,
+                backend=driver.plugin.name,
+                distribution=driver.plugin.distribution,
+                state=DriverState.ON_NODES,
+                healthy=not silent,
+                error=no_room_told(self.state.namespace) if silent else "",
+            )
 
     def explain(self, kind: str, key: str) -> Explanation:
         """Why an object is in its state, and what happens next. See `Explainer.explain`."""

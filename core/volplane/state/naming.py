@@ -58,6 +58,12 @@ def nodes_namespace(namespace: str) -> str:
     return f"{namespace}-nodes"
 
 
+def no_room_told(namespace: str) -> str:
+    """Return what it means that no process of a node has published room for a class. namespace: ours."""
+    pods = f"kubectl -n {nodes_namespace(namespace)} get pods"
+    return f"no node has told of room in its class: are the processes of nodes ready ({pods})?"
+
+
 def node_hash(name: str) -> str:
     """Return the label value for the node of this name, which may be longer than a label value."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -103,6 +103,13 @@ def test_nothing_found_is_success(capsys: pytest.CaptureFixture[str]) -> None:
     assert "driver d was checked at 2026-01-01T00:10:00Z" in out
 
 
+def test_a_controller_whose_drivers_are_on_nodes_says_who_checks_them(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {**report(), "drivers": []}
+    with controller({"/leaks": lambda _: said}, {"/leaks/check": lambda _: {}}) as address:
+        assert main(["leaks", "--check", "--http", address]) == 0
+    assert "kubectl -n volplane-system-nodes exec POD -- volplane leaks --http" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("verdict", "code"), [("orphan", 1), ("ghost", 1), ("drifted", 0), ("foreign", 0)])
 def test_orphans_and_ghosts_are_a_failure(verdict: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     with controller({"/leaks": lambda _: report(finding(verdict))}) as address:

@@ -92,8 +92,18 @@ def test_a_claim_that_is_gone_is_nothing_to_decide_about() -> None:
     ids=["nobody asked", "it waits for a pod"],
 )
 def test_no_node_is_chosen_while_somebody_else_is_to_speak_first(item: Claim, of_class: Any, reason: str) -> None:
-    world = World(of_class, node("a"), item)
+    world = World(of_class, node("a"), published("a1", "1Gi", "a"), item)
     assert world.decided() == Wait(reason=reason)
+
+
+def test_a_claim_that_waits_for_the_scheduler_says_that_no_process_of_a_node_told_of_room() -> None:
+    """Such a pod is not scheduled, and the scheduler says no more than that there is not enough free storage."""
+    world = World(local(volumeBindingMode="WaitForFirstConsumer"), node("a"), asking())
+    asked = "are the processes of nodes ready (kubectl -n volplane-system-nodes get pods)?"
+    reason = f"the scheduler has not selected a node; no node has told of room in its class: {asked}"
+    assert world.decided() == Wait(reason=reason)
+    world.put(published("a1", "1Gi", "a"))
+    assert world.decided() == Wait(reason="the scheduler has not selected a node")
 
 
 def test_where_others_choose_the_nodes_none_is_chosen() -> None:

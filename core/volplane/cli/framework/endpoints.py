@@ -89,7 +89,7 @@ class Answers:
             own = {each.uid for each in plane.state.claims.values() if each.namespace == within}
             operations = tuple(each for each in operations if each.uid in own)
         return {
-            "drivers": () if within else self._process.driver_status(),
+            "drivers": () if within else (*self._process.driver_status(), *plane.drivers_on_nodes()),
             "operations": operations,
             "namespace": within,
             "leads": True,
