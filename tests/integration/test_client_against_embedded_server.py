@@ -213,7 +213,7 @@ async def test_steps_and_events_reach_the_server(world: World) -> None:
         await world.client.patch(VOLUMES, "a", {"metadata": {"annotations": {"other": "writer"}}})
         runner.enqueue("a")
         await until(cache, lambda: "step" in ((cache.get("a") or Volume()).metadata.labels or {}))
-        while not runner.queue.idle:
+        while not runner.idle:
             await asyncio.sleep(0)
         runner.stop()
         await recorder.close()

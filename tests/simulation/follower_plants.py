@@ -7,22 +7,25 @@ from typing import Any
 
 from simulation.planting import by_name, replace
 from volplane.controller.actions import LiveReads
-from volplane.controller.runner import Runner, Steps
+from volplane.controller.runner import Steps
 from volplane.kube.kinds import Kind
+from volplane.process.control_plane import ControlPlane
 
 
 def leave_what_was_left(stack: ExitStack) -> None:
     """Begin without the keys for which there was something to do while it followed."""
 
-    def lead(self: Runner) -> None:
-        self.follows = False
+    async def lead(self: ControlPlane) -> None:
+        for runner in self.runners:
+            runner.follows = False
+            runner.unsettled.clear()
 
-    replace(stack, Runner, "lead", lead)
+    replace(stack, ControlPlane, "lead", lead)
 
 
 def believe_what_was_followed(stack: ExitStack) -> None:
     """Answer live reads from the caches, after it has followed: as if they had been listed since."""
-    lead = Runner.lead
+    lead = ControlPlane.lead
 
     class Believing(Steps):
         async def read(self, kind: Kind[Any], key: str, reads: LiveReads) -> None:
@@ -31,12 +34,12 @@ def believe_what_was_followed(stack: ExitStack) -> None:
             else:
                 reads.put(kind, key, cache.get(key))
 
-    def believe(self: Runner) -> None:
-        if self.follows:
-            self._steps = Believing(self.client, self.caches)
-        lead(self)
+    async def believe(self: ControlPlane) -> None:
+        for runner in self.runners:
+            runner._steps = Believing(runner.client, runner.caches)
+        await lead(self)
 
-    replace(stack, Runner, "lead", believe)
+    replace(stack, ControlPlane, "lead", believe)
 
 
 FOLLOWER_PLANTS = by_name(leave_what_was_left, believe_what_was_followed)

@@ -98,7 +98,9 @@ class Runner:
     follows: bool = field(init=False, default=False)
     """Another process works: decisions are made, so that all is known when this one leads, and no step is taken."""
     unsettled: dict[str, None] = field(init=False, default_factory=dict)
-    """Keys for which there was something to do, or to wait for, while it followed."""
+    """Keys to decide once it leads, for which there was something to do, or to wait for, while it followed; before
+    `run`, all that were added.
+    """
     reasons: dict[str, str] = field(init=False, default_factory=dict)
     """Why each key waits, or what failed, in plain words; keys that are as they should be are absent."""
 
@@ -108,15 +110,17 @@ class Runner:
         flow = self.flow or (lambda _key: "")
         self.queue = WorkQueue(self.name, flow=flow, concurrency=concurrency, metrics=self.metrics)
         self._steps = Steps(self.client, self.caches)
-        self._passes = 0
+        self._passes, self._synced = 0, False
         self._warned_at = float("-inf")
         self._failure_events: dict[str, EventRecord] = {}
 
     def enqueue(self, key: str, after: float = 0.0) -> None:
-        """Decide about `key` soon, or after so many seconds, unless all is well by the predicate. May be called before
-        `run`.
+        """Decide about `key` soon, or after so many seconds, unless all is well by the predicate. What is added before
+        the caches are filled is decided then: they do not tell yet whether all is well.
         """
-        if self.predicate is not None and key not in self.queue.working and not self.predicate(key):
+        if not self._synced:
+            self.unsettled[key] = None
+        elif self.predicate is not None and key not in self.queue.working and not self.predicate(key):
             self._rest(key)
         else:
             self.queue.add_after(key, after)
@@ -125,22 +129,30 @@ class Runner:
         self.reasons.pop(key, None)
         self.unsettled.pop(key, None)
 
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to decide now."""
+        return self.queue.idle and (self.follows or not self.unsettled)
+
     async def run(self) -> None:
         """Work until `stop` (returns once the steps being taken are finished) or until cancelled."""
         for cache in self.caches.values():
             await cache.listed.wait()
+        self._synced = True
         async with asyncio.TaskGroup() as workers:
+            workers.create_task(self.take_up())
             for number in range(self.workers):
                 if (key := await self.queue.get()) is None:
                     break
                 workers.create_task(self._work(key), name=f"{self.name}-{number}")
 
-    def lead(self) -> None:
-        """Take the steps that were left to another process."""
-        self.follows = False
-        for key in list(self.unsettled):
+    async def take_up(self) -> None:
+        """Queue what was left until the caches are filled, or this process leads."""
+        for number, key in enumerate(list(self.unsettled) if self._synced else ()):
+            self.unsettled.pop(key, None)
             self.enqueue(key)
-        self.unsettled.clear()
+            if number % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
 
     def stop(self) -> None:
         """Let each worker finish its current step, and no more."""

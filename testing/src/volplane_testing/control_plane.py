@@ -176,7 +176,7 @@ class Controllers:
 
         A hook that nobody waits for any more and that will never return counts as over.
         """
-        idle = all(runner.queue.idle for runner in self.plane.runners) and self.recorder.idle
+        idle = all(runner.idle for runner in self.plane.runners) and self.recorder.idle
         return idle and not self.running and not self.hooks_end
 
     @property

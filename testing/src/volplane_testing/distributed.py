@@ -357,4 +357,4 @@ def _is_idle(running: tuple[VirtualProcess, EventRecorder]) -> bool:
     process, recorder = running
     plane = process.plane
     busy = [each for each in plane.operations.snapshot() if each.phase in ("queued", "running")]
-    return all(runner.queue.idle for runner in plane.runners) and recorder.idle and not busy
+    return all(runner.idle for runner in plane.runners) and recorder.idle and not busy

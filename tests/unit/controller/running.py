@@ -80,7 +80,7 @@ class World:
     async def quiet(self) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
-        while not self.runner.queue.idle:
+        while not self.runner.idle:
             await asyncio.sleep(0)
 
 

@@ -310,7 +310,7 @@ async def test_many_passes_without_a_call_let_others_have_their_turn(wire: Calla
         for number in range(1000):
             world.runner.enqueue(f"volume-{number}")
         longest = before = 0
-        while not world.runner.queue.idle:
+        while not world.runner.idle:
             await asyncio.sleep(0)
             longest, before = max(longest, len(world.decided) - before), len(world.decided)
         assert len(world.decided) == 1000

@@ -202,7 +202,7 @@ class Process:
             return False
         if any(each.uid not in unending or each.phase is not Phase.WAITING for each in plane.operations.snapshot()):
             return False
-        return all(runner.queue.idle and runner.queue.next_due is None for runner in plane.runners)
+        return all(runner.idle and runner.queue.next_due is None for runner in plane.runners)
 
     def reasons(self) -> dict[str, str]:
         """Return why keys wait, by runner and key."""
@@ -283,8 +283,7 @@ class Process:
             group.create_task(plane.run(), name="controllers")
             await self._leads.wait()
             started()
-            for runner in plane.runners:
-                runner.lead()
+            group.create_task(plane.lead(), name="lead")
             group.create_task(plane.drivers.keep(), name="drivers")
 
     def _saves(self, volume: Mapping[str, Any]) -> None:
