@@ -45,7 +45,7 @@ unit: $(STAMP) $(CEL) ## Run the unit tests alone, which need no Google library
 
 # What CI runs beside `make test`, of what takes longer.
 .PHONY: test-more
-test-more: $(WHOLE) ## Run what takes seconds a test: pages word for word, wheels elsewhere, clouds seen late
+test-more: $(WHOLE) ## Run what takes seconds a test: pages word for word, wheels elsewhere, kills, clouds seen late
 	@$(PYTEST) -m more $(PYTEST_ARGS)
 
 .PHONY: soak

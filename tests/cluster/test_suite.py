@@ -275,6 +275,7 @@ def test_without_a_binder_nothing_is_judged_and_with_another_one_we_are_not_a_se
         assert cluster.names(*EVERYTHING) == []
 
 
+@pytest.mark.more
 def test_ctrl_c_ends_the_section_and_removes_everything(tmp_path: Path) -> None:
     with embedded_cluster(tmp_path) as cluster:
         arguments = ("--kubeconfig", str(cluster.kubeconfig), "--controllers", "all", "--section", "kills")

@@ -95,6 +95,7 @@ def followed(page: str, directory: Path) -> str:
     return ended.stdout
 
 
+@pytest.mark.more
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not on this machine")
 def test_the_page_about_kubectl_works_word_for_word(tmp_path: Path) -> None:
     assert "Warning  ProvisioningFailed" in followed("try-it-with-kubectl.md", tmp_path)

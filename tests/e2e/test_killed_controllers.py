@@ -34,7 +34,10 @@ spec: {{storageClassName: fast, accessModes: [ReadWriteOnce], resources: {{reque
     )
 
 
-@pytest.mark.parametrize(("kills_due", "cycles"), [(4, 30), pytest.param(30, 300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("kills_due", "cycles"),
+    [pytest.param(4, 30, marks=pytest.mark.more), pytest.param(30, 300, marks=pytest.mark.soak)],
+)
 def test_nothing_is_leaked_or_stuck_when_the_controllers_are_killed_at_random_moments(
     tmp_path: Path, kills_due: int, cycles: int
 ) -> None:
