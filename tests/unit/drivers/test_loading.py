@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 from typing import Any
 
 import pytest
@@ -18,6 +19,25 @@ from volplane_testing.given_plugins import GivenPlugins
 
 def settings(name: str, backend: str = "memory", **fields: Any) -> DriverSettings:
     return DriverSettings(name=name, backend=backend, where=f"v.yaml: {name}", **fields)
+
+
+@pytest.fixture
+def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the deadline of what `hangs` be over at once, and that of others never."""
+    real = loading.within
+
+    def within(_seconds: float, what: str, job: Any, *given: Any) -> Any:
+        plugin = next((each for each in given if isinstance(each, Plugin)), None)
+        hangs = plugin is not None and plugin.name in ("hang", "forbid")
+        return real(0.05 if hangs else 30.0, what, job, *given)
+
+    monkeypatch.setattr(loading, "within", within)
+
+
+@pytest.fixture
+def last_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the grace of drivers end when the last one of them is made, however long that takes."""
+    monkeypatch.setattr(loading, "wait", lambda made, **_: wait([*made][-1:], timeout=30.0))
 
 
 def test_configured_drivers_are_made_with_their_limits(kit: Any) -> None:
@@ -62,13 +82,13 @@ def test_a_broken_driver_keeps_its_reason_and_the_others_run(kit: Any) -> None:
     }
 
 
-def test_a_backend_that_hangs_while_it_is_made_is_reported(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("soon_over")
+def test_a_backend_that_hangs_while_it_is_made_is_reported(kit: Any) -> None:
     release = threading.Event()
 
     def hang(options: Any) -> Any:
         release.wait(30)
 
-    monkeypatch.setattr(loading, "BUILD_DEADLINE", 0.05)
     plugins = GivenPlugins([kit.backend(kit.Memory), kit.backend(hang, "hang")])
     loaded = load_drivers(Configuration(drivers=(settings("hang", "hang"), settings("good"))), plugins)
     release.set()
@@ -90,6 +110,7 @@ class Slow(GivenPlugins):
         return super().load(kind, name)
 
 
+@pytest.mark.usefixtures("last_is_made")
 def test_an_import_that_takes_long_leaves_its_driver_pending_and_the_others_are_made(kit: Any) -> None:
     plugins = Slow([kit.backend(kit.Memory), kit.backend(kit.Memory, "slow")], "slow")
     configuration = Configuration(drivers=(settings("slow", "slow", distributed=True), settings("good")))
@@ -108,6 +129,7 @@ def test_an_import_that_takes_long_leaves_its_driver_pending_and_the_others_are_
     assert "reachable from everywhere" in broken.error
 
 
+@pytest.mark.usefixtures("last_is_made")
 def test_a_driver_that_is_made_late_stands_beside_the_others_then(kit: Any) -> None:
     release = threading.Event()
 
@@ -128,18 +150,25 @@ def test_an_import_that_takes_the_time_of_another_driver_leaves_it_its_own(
     kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deadlines of a driver begin when it is its turn, whatever the others do."""
-    monkeypatch.setattr(loading, "BUILD_DEADLINE", 0.05)
     plugins = Slow([kit.backend(kit.Memory), kit.backend(kit.Memory, "slow")], "slow")
-    threading.Timer(0.2, plugins.released.set).start()
+    begun: list[tuple[str, bool]] = []
+    real = loading.within
+
+    def within(seconds: float, what: str, *job: Any) -> Any:
+        begun.append((what, plugins.released.is_set()))
+        if what == "making the backend":
+            plugins.released.set()  # The other one is made first.
+        return real(seconds, what, *job)
+
+    monkeypatch.setattr(loading, "within", within)
     loaded = load_drivers(Configuration(drivers=(settings("slow", "slow"), settings("good"))), plugins)
     assert [d.name for d in loaded.drivers] == ["slow", "good"]
+    assert [released for what, released in begun if what == "making the backend"] == [False, True]
 
 
-def test_an_extension_that_hangs_while_it_is_made_breaks_all_drivers_in_time(
-    kit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("soon_over")
+def test_an_extension_that_hangs_while_it_is_made_breaks_all_drivers_in_time(kit: Any) -> None:
     release = threading.Event()
-    monkeypatch.setattr(loading, "BUILD_DEADLINE", 0.05)
     plugins = GivenPlugins([kit.backend(kit.Memory), kit.extension(lambda _options: release.wait(30), "forbid")])
     configuration = Configuration(drivers=(settings("a"),), extensions=(ExtensionSettings(name="forbid"),))
     loaded = load_drivers(configuration, plugins)
@@ -150,11 +179,18 @@ def test_an_extension_that_hangs_while_it_is_made_breaks_all_drivers_in_time(
     ]
 
 
-def test_what_holds_up_all_drivers_is_logged(kit: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_holds_up_all_drivers_is_logged(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = Slow([kit.backend(kit.Memory), kit.backend(kit.Memory, "slow")], "slow")
-    threading.Timer(0.3, plugins.released.set).start()
-    load_drivers(Configuration(), plugins, grace=0.05)
-    assert "all drivers wait until these plugins are loaded: slow; their drivers have no names before" in caplog.text
+    told: list[str] = []
+
+    def warning(text: str, *given: object) -> None:
+        told.append(text % given)
+        plugins.released.set()
+
+    monkeypatch.setattr(loading.log, "warning", warning)
+    load_drivers(Configuration(), plugins, grace=0.2)
+    assert "all drivers wait until these plugins are loaded: " in told[0]
+    assert "slow; their drivers have no names before" in told[0]
 
 
 def test_without_configuration_every_backend_that_needs_no_options_is_a_driver(kit: Any) -> None:
