@@ -99,22 +99,21 @@ def listening(family: int, address: str | tuple[str, int]) -> Iterator[str | tup
     with socket.socket(family) as server:
         server.bind(address)
         server.listen()
-        server.settimeout(5)
+        server.settimeout(60)
 
         def serve() -> None:
             with contextlib.suppress(OSError):
                 connection, _ = server.accept()
-                connection.sendall(b"HELLO FROM HOST")
-                connection.close()
+                with connection:
+                    connection.sendall(b"HELLO FROM HOST")
 
         thread = threading.Thread(target=serve)
         thread.start()
         try:
             yield server.getsockname()
         finally:
-            server.close()
             with contextlib.suppress(OSError), socket.socket(family) as last:
-                last.connect(address)
+                last.connect(server.getsockname())
             thread.join()
 
 
@@ -122,7 +121,7 @@ CONNECT = """
 import socket
 for family, address in {addresses!r}:
     with socket.socket(family) as client:
-        client.settimeout(2)
+        client.settimeout(30)
         try:
             client.connect(address)
             print(client.recv(100).decode())

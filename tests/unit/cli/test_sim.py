@@ -221,10 +221,10 @@ def test_an_outage_that_is_swallowed_breaks_an_invariant(run: Run) -> None:
 
 def test_a_hook_that_takes_a_minute_of_real_time_breaks_an_invariant(run: Run) -> None:
     about = ("--backend", "simulated_backends:dozing", "--seeds", "2:3", "--scenario", "provision")
-    code, out, _ = run(*about, "--jobs", "1", "--patience", "0.05")
+    code, out, _ = run(*about, "--jobs", "1", "--patience", "0.5")
     assert code == 1
-    assert "): returns-in-time: provision of alpha.sim took 0." in out
-    assert " s of real time, and its patience is 0.05 s; it waits in provision, " in out
+    assert "): returns-in-time: provision of alpha.sim took " in out
+    assert " s of real time, and its patience is 0.5 s; it waits in provision, " in out
 
 
 def test_two_backends_may_be_tried_together(run: Run) -> None:
