@@ -21,20 +21,10 @@ from msgspec.structs import replace
 from volplane.attach import desired
 from volplane.attach.attacher import declared
 from volplane.attach.desired import Pair
-from volplane.controller.actions import (
-    Action,
-    Create,
-    Delete,
-    EventRecord,
-    LiveReads,
-    Patch,
-    Queue,
-    Read,
-    Settled,
-    Wait,
-)
+from volplane.controller.actions import Action, Create, Delete, LiveReads, Patch, Queue, Read, Settled, Wait
 from volplane.controller.metrics import Metrics
 from volplane.kube import names
+from volplane.kube.events import EventRecord
 from volplane.kube.kinds import ATTACHMENTS, NODES, PODS, VOLUMES
 from volplane.kube.objects import Claim, CsiDriver, KubeObject, Node, Pod, Volume, VolumeAttachment
 from volplane.state.cluster_state import CSI_PREFIX, ClusterState, asset_name, csi_parts, finished, unique_name

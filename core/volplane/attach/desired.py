@@ -20,15 +20,7 @@ from volplane.controller.metrics import Metrics
 from volplane.intents.requests import node_id
 from volplane.kube import names
 from volplane.kube.objects import Node, Pod, Volume, VolumeAttachment
-from volplane.state.cluster_state import (
-    CSI_PREFIX,
-    ClusterState,
-    claims_of_pod,
-    csi_parts,
-    finished,
-    mounts,
-    unique_name,
-)
+from volplane.state.cluster_state import ClusterState, claims_of_pod, csi_parts, finished, mounts, unique_name
 from volplane.state.records import attachment_intent_of
 
 _MANY = frozenset({"ReadWriteMany", "ReadOnlyMany"})
@@ -168,7 +160,7 @@ def wanted_or_attached(cluster: ClusterState) -> list[str]:
     attached = (pair_of_attachment(each, cluster) for each in cluster.attachments.values())
     found.update(pair.key for pair in attached if pair is not None)
     for node in cluster.nodes.values():
-        found.update(Pair(node.name, each).key for each in listed_volumes(node) if each.startswith(CSI_PREFIX))
+        found.update(Pair(node.name, each).key for each in listed_volumes(node) if csi_parts(each)[0])
     return sorted(found)
 
 

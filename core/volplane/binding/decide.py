@@ -14,23 +14,12 @@ from typing import Any
 
 import msgspec
 
-from volplane.controller.actions import (
-    Action,
-    Decide,
-    EventRecord,
-    LiveReads,
-    Patch,
-    Queue,
-    Read,
-    Run,
-    Settled,
-    Wait,
-    warning,
-)
+from volplane.controller.actions import Action, Decide, LiveReads, Patch, Queue, Read, Run, Settled, Wait, warning
 from volplane.controller.metrics import Metrics
 from volplane.intents.ownership import finalizer_step
 from volplane.intents.record import can_never_be_bound, class_is_gone, has_newer_intent
 from volplane.kube import names
+from volplane.kube.events import EventRecord
 from volplane.kube.kinds import CLAIMS, VOLUMES, Kind
 from volplane.kube.objects import Claim, ObjectReference, StorageClass, Volume
 from volplane.kube.quantity import parse
