@@ -197,7 +197,8 @@ def may_be_attached(other: VolumeAttachment, attachment: VolumeAttachment, clust
     if record is not None and record.hook == "attach" and record.state is not None:
         return True  # A former process has started a job of the backend.
     if progress.uncertain is None and other.status.attach_error is None:
-        return attachment.status.attach_error is not None or _age(other) < _age(attachment)
+        age, own_age = ((each.metadata.creation_timestamp or "", each.name) for each in (other, attachment))
+        return attachment.status.attach_error is not None or age < own_age
     return _is_uncertain(other, progress)
 
 
@@ -207,10 +208,6 @@ def _is_uncertain(attachment: VolumeAttachment, progress: AttachmentProgress) ->
         return progress.uncertain
     shown = attachment.status.attach_error
     return shown is not None and shown.error_code not in _NOTHING_ATTACHED
-
-
-def _age(attachment: VolumeAttachment) -> tuple[str, str]:
-    return attachment.metadata.creation_timestamp or "", attachment.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,17 +191,16 @@ class Protection:
         if volume.status.phase == "Bound" or paired:
             return Wait(reason="bound to a claim")
         # The reclaimer keeps the object until the asset is gone, and then removes both finalizers in one write.
-        if self._removed_by_reclaimer(volume):
+        if self.reclaims and removes_protection(volume, self.cluster):
             return Wait(reason="its asset is being deleted")
         return _toggle(VOLUME_PROTECTION, VOLUMES, volume, why="not bound any more")
 
     def volume_may_act(self, key: str) -> bool:
         """Return whether the volume is to be decided: it exists, and the reclaimer does not remove its finalizers."""
         volume = self.cluster.volumes.get(key)
-        return volume is not None and not (volume.terminating and self._removed_by_reclaimer(volume))
-
-    def _removed_by_reclaimer(self, volume: Volume) -> bool:
-        return self.reclaims and removes_protection(volume, self.cluster)
+        if volume is None or not volume.terminating:
+            return volume is not None
+        return not (self.reclaims and removes_protection(volume, self.cluster))
 
     def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
         if _is_work(old, VOLUME_PROTECTION) or _is_work(new, VOLUME_PROTECTION):

@@ -23,6 +23,7 @@ from volplane.state.matching import capacity_of
 from volplane.state.naming import volume_source
 from volplane.state.records import RecycleIntent, ScrubPlan, Sealer
 
+_DATA: Final = ("volplane.reclaim", "scrub_pod.yaml")
 _APPENDED: Final = ("volumes", "volumeMounts")
 """Lists of a template that are appended to ours; everything else replaces ours."""
 
@@ -64,10 +65,6 @@ blkdiscard, blockdev and fallocate are of util-linux, cmp of diffutils, the othe
 
 class Unmountable(Exception):
     """Raised when a scrubber pod cannot mount the volume; the text says why."""
-
-
-def _data() -> dict[str, Any]:
-    return data_of("volplane.reclaim", "scrub_pod.yaml")
 
 
 def _hash(data: bytes) -> str:
@@ -141,7 +138,7 @@ def pod_body(
     for term in near["nodeSelectorTerms"] if near and node else ():
         term["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     pod = filled(
-        _data()["pod"],
+        data_of(*_DATA)["pod"],
         {
             "name": pod_name(volume),
             "namespace": namespace,
@@ -221,7 +218,7 @@ _DEMANDED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def spec_difference(made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     """Return what of the live spec differs from what was made, in words; "" if nothing relevant does."""
-    for key, what in _data()["lists"].items():
+    for key, what in data_of(*_DATA)["lists"].items():
         ours, theirs = ({str(item.get("name")): item for item in spec.get(key) or ()} for spec in (made, live))
         if added := sorted(theirs.keys() - ours.keys()):
             return f"{what} {added[0]!r} was added"
@@ -237,14 +234,14 @@ def spec_difference(made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
 
 
 def _without_lists(spec: Mapping[str, Any]) -> dict[str, Any]:
-    left = {key: value for key, value in spec.items() if key not in _data()["lists"]}
+    left = {key: value for key, value in spec.items() if key not in data_of(*_DATA)["lists"]}
     nodes = (left.pop("affinity", None) or {}).get("nodeAffinity") or {}
     return {**left, "nodeAffinity": nodes.get(_DEMANDED)}
 
 
 def _fields_differ(where: str, made: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     ours, theirs = _plain(made), _plain(live)
-    for key in sorted((ours.keys() | theirs.keys()) - {*_data()["filledIn"].get(where, ())}):
+    for key in sorted((ours.keys() | theirs.keys()) - {*data_of(*_DATA)["filledIn"].get(where, ())}):
         if ours.get(key) != theirs.get(key):
             how = "changed" if key in ours and key in theirs else "added" if key in theirs else "removed"
             return f"{key} was {how}" if where == "spec" else f"{key} {how}"
@@ -256,7 +253,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         parts = ((key, _plain(item)) for key, item in value.items())
         kept = ((key, item) for key, item in parts if item is not None and item not in ({}, [], ""))
-        defaults = _data()["defaults"]
+        defaults = data_of(*_DATA)["defaults"]
         return {key: item for key, item in kept if key not in defaults or item != defaults[key]}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
