@@ -5,6 +5,7 @@ The disks are mounted by the node plugin of a CSI driver. A backend brings the c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from volplane.assets import (
 from volplane.cloud.calls import CloudError
 from volplane.cloud.turns import BoundedCache, HookCall, in_turns
 from volplane.cloud.zones import Zones
-from volplane.errors import BackendError, Unsupported, VolumeInUse
+from volplane.errors import BackendError, InvalidArgument, Unsupported, VolumeInUse
 from volplane.hookspecs import BackendSpec, hookimpl
 from volplane.requests import (
     AdoptRequest,
@@ -72,6 +73,8 @@ GIB = 1 << 30
 """Bytes of a GiB, in which clouds count the sizes of disks."""
 _IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
 """Attribute in which the external provisioner keeps the name of the driver; node plugins of clouds read it."""
+_ZONE = re.compile(r"(.*?\d)(?:-[a-z0-9-]*\d)?-?[a-z]")
+"""A zone, after its region: eu-west-1a, us-west-2-lax-1a, europe-west1-b."""
 
 
 def size_in_gib(size_bytes: int) -> int:
@@ -116,7 +119,11 @@ class DiskOptions:
         ),
     ] = False
     csi_driver_name: Annotated[
-        str, Param("Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.")
+        str,
+        Param(
+            "Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.",
+            pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
+        ),
     ]
     zone_label: Annotated[str, Param("Node label that holds the zone, and key of the volumes' node affinity.")]
     mutations_per_second: Annotated[
@@ -133,6 +140,12 @@ class DiskOptions:
             maximum=1_000,
         ),
     ] = 0
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` for a zone in the place of its region."""
+        zone = _ZONE.fullmatch(self.region)
+        if zone is not None:
+            raise InvalidArgument(f"option region: {self.region!r} is a zone; its region is {zone[1]!r}")
 
 
 class NodeNames:

@@ -138,7 +138,10 @@ class KeptDirectoryParameters(DirectoryParameters):
         """Raise `InvalidArgument` for what a schema cannot express."""
         super().__post_init__()
         if self.archive_retention is not None and self.on_delete != ARCHIVE:
-            raise InvalidArgument("parameter archiveRetention: it says something only with onDelete archive")
+            raise InvalidArgument(
+                f"parameter archiveRetention is {self.archive_retention:g}s: it says something only with onDelete "
+                "archive"
+            )
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values."""

@@ -363,6 +363,8 @@ def test_boto3_is_imported_when_a_driver_connects_and_not_before() -> None:
         ({"access_key_id": Secret("env:A")}, "option secret_access_key is missing; it belongs to access_key_id"),
         ({"secret_access_key": Secret("env:A")}, "option access_key_id is missing; it belongs to secret_access_key"),
         ({"session_token": Secret("env:A")}, "option access_key_id is missing; it belongs to session_token"),
+        ({"region": "eu-test-1a"}, "option region: 'eu-test-1a' is a zone; its region is 'eu-test-1'"),
+        ({"role_external_id": "x"}, "option role_external_id: .* needs role_arn"),
         ({"tags": {"volplane.dev/x": "y"}}, "option tags: 'volplane.dev/x' is reserved"),
         ({"tags": {"k" * 200: "y"}}, "1 to 128 characters"),
         ({"tags": {f"k{n}": "y" for n in range(40)}}, "at most 30"),

@@ -36,6 +36,7 @@ from volplane import (
 )
 from volplane.cloud import LABELS
 from volplane.drivers.parameters import check
+from volplane_gce_pd import GcePdBackend
 from volplane_gce_pd.parameters import PARAMETERS
 from volplane_gce_pd.testing import Behaviour
 from volplane_testing.cloud import FaultKind
@@ -179,9 +180,10 @@ def test_a_disk_can_be_made_from_a_snapshot_and_from_a_disk(site: Any) -> None:
 # --- what is refused --------------------------------------------------------------------------------------------
 
 WRONG = [
-    ({"type": "pd-standard", "provisioned-iops-on-create": "3000"}, "no IOPS to choose"),
-    ({**HB, "provisioned-iops-on-create": "2999"}, "3000 to 160000"),
-    ({**HB, "provisioned-throughput-on-create": "9Gi"}, "140 to 2400"),
+    ({"type": "pd-standard", "provisioned-iops-on-create": "3000"}, "is 3000: disks of .* no IOPS to choose"),
+    ({**HB, "provisioned-iops-on-create": "2999"}, "is 2999: .* 3000 to 160000"),
+    ({**HB, "provisioned-throughput-on-create": "9Gi"}, "is 9216 MiB/s: .* 140 to 2400"),
+    ({**HB, "provisioned-throughput-on-create": "250"}, "is 250 bytes/s: write 250Mi"),
     ({"type": "pd-extreme", "replication-type": "regional-pd"}, "no regional disks"),
     ({"type": "hyperdisk-balanced-high-availability"}, "needs replication-type"),
     ({"availability-class": "regional-hard-failover"}, "needs replication-type"),
@@ -189,7 +191,7 @@ WRONG = [
     ({"storage-pools": POOL}, "can be in one"),
     ({**HB, "storage-pools": "pool-1"}, "full name"),
     ({**HB, "storage-pools": f"{POOL},{POOL}2"}, "two of zone"),
-    ({"access-mode": "READ_WRITE_MANY"}, "only hyperdisks"),
+    ({"access-mode": "READ_WRITE_MANY"}, "is READ_WRITE_MANY: only hyperdisks"),
     ({**HB, "access-mode": "READ_ONLY_MANY"}, "do not have it"),
     ({"labels": "Team=a"}, "lower-case"),
     ({"labels": "team=A"}, "lower-case"),
@@ -197,6 +199,7 @@ WRONG = [
     ({"labels": "goog-gke-volume="}, "reserved"),
     ({"labels": ",".join(f"k{n}=v" for n in range(59))}, "at most 58"),
     ({"resource-tags": "environment=prod"}, "parent/key/value"),
+    ({"resource-tags": "p/team/a,p/team/b"}, "'p/team' has the values 'a' and 'b', and can have one"),
 ]
 
 
@@ -259,6 +262,7 @@ def test_a_zone_of_another_region_is_refused(site: Any) -> None:
     ("options", "told"),
     [
         ({"region": "mars-1"}, "has no zone in 'mars-1'"),
+        ({"region": "europe-test1-b"}, "option region: 'europe-test1-b' is a zone; its region is 'europe-test1'"),
         ({"zones": ("europe-test1-z",)}, "is not one of"),
         ({"zones": ("us-test1-a",)}, "not in region"),
         ({"labels": {"Team": "x"}}, "lower-case"),
@@ -267,6 +271,20 @@ def test_a_zone_of_another_region_is_refused(site: Any) -> None:
 def test_a_wrong_option_is_told_at_the_start(new_site: Any, options: Any, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         new_site(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"csi_driver_name": ""}, "'csi_driver_name' is '', expected text that matches"),
+        ({"csi_driver_name": "pd.csi.Example.com"}, "is 'pd.csi.Example.com', expected text that matches"),
+        ({"snapshot_projects": "test-project,Other"}, "'snapshot_projects' is 'test-project,Other', expected a comma"),
+    ],
+)
+def test_an_option_of_the_wrong_form_is_named_with_its_value(options: dict[str, str], told: str) -> None:
+    given = {"project": "test-project", "region": "europe-test1", **options}
+    [flaw] = check(GcePdBackend.options_schema, given, "option")[1]
+    assert told in flaw
 
 
 def test_a_project_that_does_not_exist_is_told_at_the_start(new_site: Any) -> None:
@@ -468,7 +486,7 @@ def test_a_dynamic_class_makes_the_type_that_the_selected_node_takes(
 
 
 def test_types_of_a_dynamic_class_need_one(site: Any) -> None:
-    with pytest.raises(InvalidArgument, match="need type: dynamic"):
+    with pytest.raises(InvalidArgument, match="parameter pd-type is 'pd-ssd': it needs type: dynamic"):
         site.provision(parameters={"pd-type": "pd-ssd"})
     source = site.provision(parameters={"type": "pd-balanced"})
     assert site.provision("u2", source_volume=source.handle, parameters={"type": "dynamic"}).handle.endswith("pvc-u2")

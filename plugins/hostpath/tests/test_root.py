@@ -145,6 +145,8 @@ def test_replicas_that_start_at_once_agree_on_the_id(new_site: Any) -> None:
         ({"root": "/"}, "below /"),
         ({"root": "/a/../b"}, r"'\.\.'"),
         ({"root": "/x", "shared": True, "source": "local"}, "hostPath"),
+        ({"root": "/x", "node_name": "node a"}, "option node_name: 'node a' is no value of a label"),
+        ({"root": "/x", "node_name": "n" * 64}, "is no value of a label"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: Any, message: Any) -> None:

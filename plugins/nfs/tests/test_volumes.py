@@ -649,9 +649,9 @@ def test_a_driver_starts_while_one_of_its_servers_is_dead() -> None:
         ({"pathTemplate": "${pvc}"}, "no placeholder"),
         ({"pathTemplate": "${label:../x}"}, "no placeholder"),
         ({"pathTemplate": "/".join("abcdefghij")}, "at most 8 levels"),
-        ({"archiveRetention": 5.0}, "only with onDelete archive"),
-        ({"squash": "all_squash"}, "needs the driver option mode: export"),
-        ({"clients": ("10.0.0.0/8",)}, "needs the driver option mode: export"),
+        ({"archiveRetention": 5.0}, "is 5s: it says something only with onDelete archive"),
+        ({"squash": "all_squash"}, "squash is all_squash: it needs the driver option mode: export"),
+        ({"clients": ("10.0.0.0/8",)}, "clients is 10.0.0.0/8: it needs the driver option mode: export"),
     ],
 )
 def test_a_wrong_parameter_is_named_with_what_would_be_right(site: Site, parameters: Any, says: str) -> None:

@@ -105,11 +105,14 @@ class Settings(DiskOptions):
 
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` naming the key, the value and what would be right."""
+        super().__post_init__()
         if self.access_key_id is None and (self.secret_access_key or self.session_token) is not None:
             given = "session_token" if self.secret_access_key is None else "secret_access_key"
             raise InvalidArgument(f"option access_key_id is missing; it belongs to {given}")
         if self.access_key_id is not None and self.secret_access_key is None:
             raise InvalidArgument("option secret_access_key is missing; it belongs to access_key_id")
+        if self.role_external_id and not self.role_arn:
+            raise InvalidArgument("option role_external_id: an external id says nothing alone; it needs role_arn")
         outside = [zone for zone in self.zones if not zone.startswith(self.region)]
         if outside and not self.zone_ids:
             raise InvalidArgument(f"option zones: {outside[0]!r} is not in region {self.region!r}")

@@ -87,9 +87,14 @@ def check_performance(name: str, size: int, iops: int | None, throughput: int | 
         if value is None:
             continue
         if bounds is None:
-            raise InvalidArgument(f"parameter {parameter}: disks of type {name} have no {unit} to choose; remove it")
+            raise InvalidArgument(
+                f"parameter {parameter} is {value}: disks of type {name} have no {unit} to choose; remove it"
+            )
         if not bounds[0] <= value <= bounds[1]:
-            raise InvalidArgument(f"{parameter} {value}: disks of type {name} have {bounds[0]} to {bounds[1]} {unit}")
+            raise InvalidArgument(
+                f"parameter {parameter} is {value}{'' if unit == 'IOPS' else f' {unit}'}: disks of type {name} have "
+                f"{bounds[0]} to {bounds[1]} {unit}"
+            )
     if iops is not None and kind.iops is not None and iops > max(kind.iops[0], size * kind.iops_per_gib):
         raise InvalidArgument(
             f"provisioned-iops-on-create {iops} for {size} GiB: disks of type {name} have at most {kind.iops_per_gib} "

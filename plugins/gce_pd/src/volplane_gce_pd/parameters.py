@@ -171,10 +171,13 @@ class ClassParameters:
         check_labels(self.labels, "parameter labels")
         if self.disk_type == _DYNAMIC:
             return  # What `of_type` returns is checked.
-        if self.pd_type or self.hyperdisk_type or self.type_preference:
-            raise InvalidArgument(
-                "parameters pd-type, hyperdisk-type and disk-type-preference need type: dynamic; remove them"
-            )
+        for key, value in (
+            ("pd-type", self.pd_type),
+            ("hyperdisk-type", self.hyperdisk_type),
+            ("disk-type-preference", self.type_preference),
+        ):
+            if value:
+                raise InvalidArgument(f"parameter {key} is {value!r}: it needs type: dynamic; remove it")
         self._check_combination()
 
     def _check_combination(self) -> None:
@@ -192,9 +195,16 @@ class ClassParameters:
         if self.pools and (self.regional or not kind.pools):
             raise InvalidArgument(f"parameter storage-pools: no disk of type {name} can be in one here; remove it")
         if self.access_mode is not None and not name.startswith("hyperdisk-"):
-            raise InvalidArgument(f"parameter access-mode: only hyperdisks have one, not {name}; remove it")
+            raise InvalidArgument(
+                f"parameter access-mode is {self.access_mode}: only hyperdisks have one, not {name}; remove it"
+            )
         if self.access_mode not in (None, "READ_WRITE_SINGLE", *kind.access_modes):
             raise InvalidArgument(f"access-mode {self.access_mode}: disks of type {name} do not have it")
+        if self.throughput_bytes and self.throughput_bytes < MIB:
+            raise InvalidArgument(
+                f"parameter provisioned-throughput-on-create is {self.throughput_bytes} bytes/s: write "
+                f"{self.throughput_bytes}Mi for MiB/s"
+            )
         check_performance(name, kind.sizes[1], self.iops, self.throughput)
 
     @property
@@ -284,7 +294,11 @@ def tag_values_of(resource_tags: Sequence[str]) -> dict[str, str]:
         match = _RESOURCE_TAG.fullmatch(text)
         if match is None:
             raise InvalidArgument(f"parameter resource-tags: {text!r} must look like parent/key/value")
-        tags[f"{match[1]}/{match[2]}"] = match[3]
+        key = f"{match[1]}/{match[2]}"
+        if tags.setdefault(key, match[3]) != match[3]:
+            raise InvalidArgument(
+                f"parameter resource-tags: {key!r} has the values {tags[key]!r} and {match[3]!r}, and can have one"
+            )
     if len(tags) > _MOST_RESOURCE_TAGS:
         raise InvalidArgument(f"parameter resource-tags: {len(tags)} tags, at most {_MOST_RESOURCE_TAGS} are possible")
     return tags

@@ -17,6 +17,7 @@ _MOST_LABELS = 64
 """Labels that a resource can have (Google Cloud, "Labels overview")."""
 OWN_LABELS = 6
 """Labels of a disk that the driver writes at most."""
+_PROJECT = r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _RESERVED = ("volplane-", "goog")
@@ -28,7 +29,7 @@ class Settings(DiskOptions):
 
     project: Annotated[
         str,
-        Param("Id of the project of the disks. Never guessed.", pattern=r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"),
+        Param("Id of the project of the disks. Never guessed.", pattern=_PROJECT),
     ]
     credentials: Annotated[
         Secret | None,
@@ -46,7 +47,11 @@ class Settings(DiskOptions):
         ),
     ] = ""
     csi_driver_name: Annotated[
-        str, Param("Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.")
+        str,
+        Param(
+            "Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.",
+            pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
+        ),
     ] = CSI_DRIVER
     zone_label: Annotated[
         str,
@@ -63,6 +68,7 @@ class Settings(DiskOptions):
         Param(
             "Other projects whose snapshots and images may be restored. They are read with the driver's account, which "
             "needs the right to use them there, and are never deleted.",
+            pattern=_PROJECT,
         ),
     ] = ()
     mutations_per_second: Annotated[
@@ -90,6 +96,7 @@ class Settings(DiskOptions):
 
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` naming the key, the value and what would be right."""
+        super().__post_init__()
         outside = [zone for zone in self.zones if not self.in_region(zone)]
         if outside:
             raise InvalidArgument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from volplane_hostpath.project_quotas import NONE, REQUIRED
 LOCAL = "local"
 HOST_PATH = "hostPath"
 _SOURCES = (LOCAL, HOST_PATH)
+_LABEL_VALUE = re.compile("([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,10 @@ class Settings:
             raise InvalidArgument(f"option root: {root!r} must be an absolute path without '..', below /")
         if self.shared and self.source == LOCAL:
             raise InvalidArgument("option source: 'local' demands a node affinity; with shared use 'hostPath'")
+        if not _LABEL_VALUE.fullmatch(self.node_name):
+            raise InvalidArgument(
+                f"option node_name: {self.node_name!r} is no value of a label: at most 63 letters, digits and . _ -"
+            )
         object.__setattr__(self, "root", "/" + os.path.normpath(root).lstrip("/"))
 
     @property
@@ -147,6 +153,15 @@ class ClassParameters(CopyParameters, KeptDirectoryParameters):
             name="backingSnapshot",
         ),
     ] = False
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` for what a schema cannot express."""
+        super().__post_init__()
+        if self.subvolume and self.quota != NONE:
+            raise InvalidArgument(
+                f"parameter quota is {self.quota!r}: xfs and ext4 have project quotas, and btrfs has subvolumes; leave "
+                "out quota or subvolume"
+            )
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], settings: Settings) -> ClassParameters:

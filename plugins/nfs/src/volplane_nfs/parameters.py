@@ -80,8 +80,9 @@ class ClassParameters(KeptDirectoryParameters, CopyParameters):
         parameters = read_parameters(_ExportParameters if settings.export else cls, values)
         if settings.export is None:
             for name in ("clients", "squash", "protocols", "anonymousUid", "anonymousGid"):
-                if values.get(name) is not None:
-                    raise InvalidArgument(f"parameter {name}: it needs the driver option mode: export")
+                if (value := values.get(name)) is not None:
+                    text = ",".join(value) if isinstance(value, tuple) else value
+                    raise InvalidArgument(f"parameter {name} is {text}: it needs the driver option mode: export")
         parameters.allowed(settings.addresses)
         return parameters
 
