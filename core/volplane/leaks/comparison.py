@@ -36,7 +36,7 @@ from volplane.state.matching import capacity_of, whole_bytes
 from volplane.state.naming import csi_source, handle_in, volume_source
 
 MOST_NOTED = 100
-"""Findings of a driver whose first sight is noted on the Lease, which is written every two seconds."""
+"""Findings of all drivers whose first sight is noted on the Lease: it is written every two seconds."""
 GRACE_SECONDS = 300.0
 """Between the two observations of an orphan; longer than any listing may lag behind its backend."""
 CHUNK = 500
@@ -327,7 +327,8 @@ class Observations:
         before, found = self._seen.get(driver, {}), {finding.key: finding for finding in findings}
         seen = {key: (each, before[key][1] if key in before else ended) for key, each in found.items()}
         noted, ours = self.noted.get(driver, {}), (key for key in seen if key[0] != Verdict.FOREIGN)
-        told = ((_digest(key), round(epoch + seen[key][1])) for key in islice(ours, MOST_NOTED))
+        room = max(0, MOST_NOTED + len(noted) - sum(map(len, self.noted.values())))
+        told = ((_digest(key), round(epoch + seen[key][1])) for key in islice(ours, room))
         self.noted[driver] = {digest: noted.get(digest, first) for digest, first in told}
         self._seen[driver], self._began[driver] = seen, began
         return [finding for key, finding in found.items() if key not in before]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from sortedcontainers import SortedList
 
@@ -295,3 +296,16 @@ def test_of_many_findings_some_are_noted_without_their_names_and_no_foreign_one(
     assert {seen.first_seen(each, 1000) for each in many} == {1001}
     seen.add("d", many[-1:], began=500, ended=501, epoch=1000)
     assert list(seen.noted["d"].values()) == [1001]
+
+
+def test_what_many_drivers_note_stays_far_below_what_annotations_may_hold() -> None:
+    seen = Observations()
+    for _ in range(2):
+        for number in range(64):
+            many = [orphan(f"{number}-{each}") for each in range(200)]
+            seen.add(f"driver-{number:02}." + 50 * "x", many, began=0, ended=1, epoch=1.8e9)
+        assert sum(map(len, seen.noted.values())) == MOST_NOTED
+        assert len(msgspec.json.encode(seen.noted)) < 8 * 1024
+    seen.add("driver-00." + 50 * "x", [], began=0, ended=1)
+    seen.add("d", [orphan(str(each)) for each in range(200)], began=0, ended=1)
+    assert len(seen.noted["d"]) == MOST_NOTED, "others use the room that is free again"
