@@ -27,6 +27,7 @@ from volplane_embedded.apiserver.http import serve
 from volplane_embedded.apiserver.kubeconfig import write_kubeconfig
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
+from volplane_testing.control_plane import idle
 
 SPEC = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/tmp/x"}}
 TOKEN = "a-token"
@@ -213,7 +214,7 @@ async def test_steps_and_events_reach_the_server(world: World) -> None:
         await world.client.patch(VOLUMES, "a", {"metadata": {"annotations": {"other": "writer"}}})
         runner.enqueue("a")
         await until(cache, lambda: "step" in ((cache.get("a") or Volume()).metadata.labels or {}))
-        while not runner.idle:
+        while not idle(runner):
             await asyncio.sleep(0)
         runner.stop()
         await recorder.close()

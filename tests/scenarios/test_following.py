@@ -30,7 +30,8 @@ async def following(leader: Harness) -> AsyncIterator[VirtualProcess]:
     )
     async with beside:
         process = await beside.build()
-        process.plane.follow()
+        for runner in process.plane.runners:
+            runner.follows = True
         process.begin("controllers", process.plane.run())
         await process.plane.wait_synced()
         yield process

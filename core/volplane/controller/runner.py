@@ -129,11 +129,6 @@ class Runner:
         self.reasons.pop(key, None)
         self.unsettled.pop(key, None)
 
-    @property
-    def idle(self) -> bool:
-        """Whether there is nothing to decide now."""
-        return self.queue.idle and (self.follows or not self.unsettled)
-
     async def run(self) -> None:
         """Work until `stop` (returns once the steps being taken are finished) or until cancelled."""
         for cache in self.caches.values():

@@ -79,13 +79,6 @@ class ControlPlane:
         """Whether every cache holds what the server had when it was listed."""
         return all(cache.listed.is_set() for cache in self.caches.values())
 
-    async def lead(self) -> None:
-        """Take the steps that were left to another process."""
-        for runner in self.runners:
-            runner.follows = False
-        for runner in self.runners:
-            await runner.take_up()
-
     async def wait_synced(self) -> None:
         for cache in self.caches.values():
             await cache.listed.wait()
@@ -208,7 +201,9 @@ class Term:
         plane = self.plane
         async with asyncio.TaskGroup() as group:
             events = group.create_task(self.recorder.run(), name="events")
-            group.create_task(plane.lead(), name="lead")
+            for runner in plane.runners:
+                runner.follows = False
+                group.create_task(runner.take_up(), name="lead")
             controllers = group.create_task(self._work(), name="controllers")
             finding = [group.create_task(self._check_leaks(), name="leak check")]
             if plane.attachments is not None:

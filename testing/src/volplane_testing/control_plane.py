@@ -14,6 +14,7 @@ from typing import Any
 
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.controller import Role
+from volplane.controller.runner import Runner
 from volplane.drivers.contract import Plugin
 from volplane.drivers.driver import LoadedDrivers
 from volplane.drivers.loading import build_driver, build_extension
@@ -29,7 +30,7 @@ from volplane_testing.executor import InlineExecutor
 from volplane_testing.faults import FaultyBackend
 from volplane_testing.transport import FaultTransport, KillableTransport
 
-__all__ = ["ControllerSpec", "Controllers", "VirtualProcess", "reasons_of", "run_plane"]
+__all__ = ["ControllerSpec", "Controllers", "VirtualProcess", "idle", "reasons_of", "run_plane"]
 
 NAMESPACE = "volplane-system"
 
@@ -40,6 +41,11 @@ async def run_plane(plane: ControlPlane, started: Callable[[], object] = lambda:
     async with asyncio.TaskGroup() as group:
         group.create_task(plane.drivers.keep(), name="drivers")
         group.create_task(plane.run(), name="controllers")
+
+
+def idle(runner: Runner) -> bool:
+    """Tell whether there is nothing to decide now."""
+    return runner.queue.idle and (runner.follows or not runner.unsettled)
 
 
 def reasons_of(plane: ControlPlane) -> dict[str, str]:
@@ -176,8 +182,8 @@ class Controllers:
 
         A hook that nobody waits for any more and that will never return counts as over.
         """
-        idle = all(runner.idle for runner in self.plane.runners) and self.recorder.idle
-        return idle and not self.running and not self.hooks_end
+        at_rest = all(idle(runner) for runner in self.plane.runners) and self.recorder.idle
+        return at_rest and not self.running and not self.hooks_end
 
     @property
     def running(self) -> tuple[OperationState, ...]:

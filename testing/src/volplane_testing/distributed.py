@@ -52,7 +52,7 @@ from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.inprocess import InProcessTransport
 from volplane_testing import clock
 from volplane_testing.api import Api, Json
-from volplane_testing.control_plane import NAMESPACE, VirtualProcess, reasons_of
+from volplane_testing.control_plane import NAMESPACE, VirtualProcess, idle, reasons_of
 from volplane_testing.executor import InlineExecutor
 from volplane_testing.memory import ZONE, MemoryBackend
 from volplane_testing.memory_storage import MemoryAsset, MemoryStorage
@@ -357,4 +357,4 @@ def _is_idle(running: tuple[VirtualProcess, EventRecorder]) -> bool:
     process, recorder = running
     plane = process.plane
     busy = [each for each in plane.operations.snapshot() if each.phase in ("queued", "running")]
-    return all(runner.idle for runner in plane.runners) and recorder.idle and not busy
+    return all(idle(runner) for runner in plane.runners) and recorder.idle and not busy

@@ -14,6 +14,7 @@ from volplane.kube.cache import Cache
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.objects import Volume
 from volplane.kube.reflector import Reflector
+from volplane_testing.control_plane import idle
 
 SPEC = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/tmp/x"}}
 
@@ -80,7 +81,7 @@ class World:
     async def quiet(self) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
-        while not self.runner.idle:
+        while not idle(self.runner):
             await asyncio.sleep(0)
 
 

@@ -14,6 +14,7 @@ from volplane.errors import BackoffError, OperationInProgress
 from volplane.kube.cache import Cache
 from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.transport import Response
+from volplane_testing.control_plane import idle
 
 
 async def test_an_operation_is_started_once_and_its_end_decides_again(wire: Callable[[], Any]) -> None:
@@ -310,7 +311,7 @@ async def test_many_passes_without_a_call_let_others_have_their_turn(wire: Calla
         for number in range(1000):
             world.runner.enqueue(f"volume-{number}")
         longest = before = 0
-        while not world.runner.idle:
+        while not idle(world.runner):
             await asyncio.sleep(0)
             longest, before = max(longest, len(world.decided) - before), len(world.decided)
         assert len(world.decided) == 1000

@@ -25,7 +25,7 @@ from volplane.process.assembly import Dependencies, build
 from volplane.process.control_plane import ControlPlane
 from volplane.state.records import Sealer
 from volplane_testing.clock import LoopClock
-from volplane_testing.control_plane import reasons_of, run_plane
+from volplane_testing.control_plane import idle, reasons_of, run_plane
 from volplane_testing.simulation.hook_rules import HookRules
 from volplane_testing.simulation.hooks import TIMEOUT, FaultInjector, TimedExecutor
 from volplane_testing.simulation.loop import WHO, ScheduleLoop
@@ -202,7 +202,7 @@ class Process:
             return False
         if any(each.uid not in unending or each.phase is not Phase.WAITING for each in plane.operations.snapshot()):
             return False
-        return all(runner.idle and runner.queue.next_due is None for runner in plane.runners)
+        return all(idle(runner) and runner.queue.next_due is None for runner in plane.runners)
 
     def reasons(self) -> dict[str, str]:
         """Return why keys wait, by runner and key."""
@@ -283,7 +283,9 @@ class Process:
             group.create_task(plane.run(), name="controllers")
             await self._leads.wait()
             started()
-            group.create_task(plane.lead(), name="lead")
+            for runner in plane.runners:
+                runner.follows = False
+                group.create_task(runner.take_up(), name="lead")
             group.create_task(plane.drivers.keep(), name="drivers")
 
     def _saves(self, volume: Mapping[str, Any]) -> None:
