@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 
 from volplane import Unsupported
-from volplane.directory import DEEPEST, TreeCopy
-from volplane_hostpath import copy_trees
-from volplane_hostpath.copy_trees import LocalTrees
-from volplane_hostpath.mounts import MountIdentity
+from volplane.directory import DEEPEST, TreeCopy, local_trees
+from volplane.directory.dirfd import MountIdentity
+from volplane.directory.local_trees import LocalTrees
 from volplane_hostpath.testing import MEMORY
 
 AS_ROOT = os.geteuid() == 0
@@ -265,7 +264,7 @@ def test_a_copy_that_is_killed_at_any_step_goes_on(source: Path, tmp_path: Path)
 def test_a_copy_in_the_smallest_slices_counts_everything_once(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_trees, "_PART", 30_000)
+    monkeypatch.setattr(local_trees, "_PART", 30_000)
     copying = Copying(tmp_path / "copy", source)
     (source / "plain").write_text("written meanwhile")
     slices = 1
@@ -280,16 +279,16 @@ def test_a_copy_in_the_smallest_slices_counts_everything_once(
 
 
 def test_a_large_file_goes_on_where_a_slice_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy_trees, "_PART", 1 << 20)
-    monkeypatch.setattr(copy_trees.LocalTrees, "_cloned", lambda *_: False)
+    monkeypatch.setattr(local_trees, "_PART", 1 << 20)
+    monkeypatch.setattr(local_trees.LocalTrees, "_cloned", lambda *_: False)
     asked: list[int] = []
-    ranges = copy_trees.LocalTrees._copy_range
+    ranges = local_trees.LocalTrees._copy_range
 
     def copy_range(self: Any, source: int, copy: int, offset: int, count: int) -> int:
         asked.append(offset)
         return ranges(self, source, copy, offset, count)
 
-    monkeypatch.setattr(copy_trees.LocalTrees, "_copy_range", copy_range)
+    monkeypatch.setattr(local_trees.LocalTrees, "_copy_range", copy_range)
     source = tmp_path / "source"
     source.mkdir()
     (source / "large").write_bytes(os.urandom(5 << 20))
@@ -403,15 +402,15 @@ def test_a_file_that_grows_without_end_is_copied_up_to_its_size(
     source = tmp_path / "source"
     source.mkdir()
     (source / "log").write_bytes(b"x" * 100_000)
-    monkeypatch.setattr(copy_trees.LocalTrees, "_cloned", lambda *_: False)
-    ranges = copy_trees.LocalTrees._copy_range
+    monkeypatch.setattr(local_trees.LocalTrees, "_cloned", lambda *_: False)
+    ranges = local_trees.LocalTrees._copy_range
 
     def growing(self: Any, of: int, copy: int, offset: int, count: int) -> int:
         with (source / "log").open("ab") as file:
             file.write(b"y" * 50_000)
         return ranges(self, of, copy, offset, min(count, 40_000))
 
-    monkeypatch.setattr(copy_trees.LocalTrees, "_copy_range", growing)
+    monkeypatch.setattr(local_trees.LocalTrees, "_copy_range", growing)
     copying = Copying(tmp_path / "copy", source)
     done = copying.run()
     assert copying.done

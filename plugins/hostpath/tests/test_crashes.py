@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from volplane import Absent, Asset, InProgress, Unavailable
-from volplane_hostpath import syscalls
+from volplane.directory import syscalls
 from volplane_hostpath.testing import tree
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ from volplane import (
     Done,
     Unavailable,
 )
-from volplane_hostpath import syscalls
+from volplane.directory import syscalls
 
 MIB = 1 << 20
 

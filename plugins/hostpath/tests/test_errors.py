@@ -17,8 +17,9 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane_hostpath import syscalls
-from volplane_hostpath.errors import printable, to_backend_error
+from volplane.directory import syscalls
+from volplane.directory.dirfd import printable
+from volplane_hostpath.errors import to_backend_error
 from volplane_hostpath.mounts import MountTable
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from volplane import Done, Unavailable
-from volplane_hostpath.dirfd import closing
+from volplane.directory.dirfd import closing
 from volplane_hostpath.locks import Locks
 
 KINDS: dict[str, Callable[[Path], object]] = {

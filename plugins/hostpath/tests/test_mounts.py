@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from volplane.directory.dirfd import MountIdentity, mount_id
 from volplane_hostpath.mounts import (
     Mount,
-    MountIdentity,
-    mount_id,
     mounts_below,
     mounts_of,
     parse_mountinfo,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from volplane import Absent
-from volplane_hostpath import syscalls
+from volplane.directory import syscalls
 
 from .conftest import Site
 from .test_crashes import CHANGES

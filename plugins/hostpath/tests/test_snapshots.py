@@ -38,8 +38,8 @@ from volplane import (
     Unsupported,
     VolumeInUse,
 )
+from volplane.directory.local_trees import LocalTrees
 from volplane_hostpath import copies
-from volplane_hostpath.copy_trees import LocalTrees
 from volplane_hostpath.testing import FakeQuotas
 
 from .conftest import file_system

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from volplane import Absent, Done, Unavailable
-from volplane_hostpath import syscalls
+from volplane.directory import syscalls
 from volplane_hostpath.mounts import MountTable
 from volplane_hostpath.testing import tree
 

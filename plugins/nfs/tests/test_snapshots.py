@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -16,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -42,11 +44,24 @@ from volplane import (
     VolumeInUse,
 )
 from volplane.directory import SNAPSHOT_PARAMETERS
+from volplane.directory.local_trees import LocalTrees
 from volplane_nfs import copies
 from volplane_nfs.markers import VolumeMarker
-from volplane_nfs.nfs4 import Status
+from volplane_nfs.nfs4 import Address, Client, Credentials, Status
 from volplane_nfs.nfs4 import operations as nfs
-from volplane_nfs.nfs4.attributes import FILEHANDLE, MODE, REGULAR, SIZE, TIME_METADATA, TIME_MODIFY, TYPE, mask_of
+from volplane_nfs.nfs4.attributes import (
+    FILEHANDLE,
+    MODE,
+    OWNER,
+    OWNER_GROUP,
+    REGULAR,
+    SIZE,
+    TIME_METADATA,
+    TIME_MODIFY,
+    TYPE,
+    mask_of,
+)
+from volplane_nfs.nfs4.files import entries, read_attributes, root_handle
 from volplane_nfs.nfs4.operations import Request
 from volplane_nfs.testing import GaneshaServer, ModelServer
 from volplane_nfs.testing.model import execution
@@ -197,6 +212,121 @@ def test_snapshots_restored_volumes_and_clones_are_equal_to_their_source(
     assert snapshot.handle not in listed(site)
     left = [each.name for name in ("copies", "snapshots") for each in (ganesha.data / ".volplane" / name).iterdir()]
     assert not {snapshot.name, copy[0].name, clone[0].name} & {name.partition("@")[0] for name in left}
+
+
+@pytest.fixture
+def exporting(ganesha: GaneshaServer) -> Iterator[Site]:
+    site = Site(ganesha.share, **export_options(ganesha)).start()
+    yield site
+    site.stop()
+
+
+def test_in_mode_export_files_are_copied_on_the_servers_disk_and_the_server_knows(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "NfsTrees", None)
+    with GaneshaServer(memory, export="Attr_Expiration_Time = 60;") as server:
+        site = Site(server.share, **export_options(server)).start()
+        made = site.provision(parameters={"mode": 0o2750, "uid": 1000, "gid": 2000})
+        top = path_of(server, site, made)
+        grow(top)
+        os.mkfifo(top / "d0" / "pipe")
+        before = tree(top)
+        snapshot = cut(site, made)
+        copy = restored(site, snapshot, parameters={"mode": 0o2770, "gid": 3000})
+        assert tree(path_of(server, site, copy)) == {**before, ".": ANY}
+        # As nodes see it, which ask the server: what it knew of the empty directory is no more.
+        client = Client(Address("127.0.0.1", server.port))
+        top_handle = root_handle(client, (b"vol",))
+        wanted = mask_of(MODE, OWNER, OWNER_GROUP, TIME_MODIFY)
+        of_snapshot = read_attributes(
+            client, top_handle, (b".volplane", b"snapshots", snapshot.name.encode(), b"data"), wanted
+        )
+        assert of_snapshot is not None
+        shown, data = of_snapshot
+        assert (shown[MODE], shown[OWNER], shown[OWNER_GROUP]) == (0o2750, b"1000", b"2000")
+        assert shown[TIME_MODIFY] == divmod(10**18 + 7, 10**9)
+        there = root_handle(client, (b"pv", copy[0].name.encode()))
+        of_copy = read_attributes(client, there, (), wanted)
+        assert of_copy is not None
+        assert (of_copy[0][MODE], of_copy[0][OWNER_GROUP]) == (0o2770, b"3000")
+        names = {os.fsencode(each.name) for each in top.iterdir()}
+        assert {each.name for each in entries(client, data, 0)} == names
+        client.close()
+        pod = Client(Address("127.0.0.1", server.port), credentials=Credentials(uid=7, gid=3000))
+        assert {each.name for each in entries(pod, there, 0)} == names
+        pod.close()
+        site.stop()
+
+
+def test_a_directory_that_is_not_proven_to_be_the_share_is_not_copied_in(
+    ganesha: GaneshaServer, live: Site, tmp_path: Path
+) -> None:
+    made = live.provision()
+    top = path_of(ganesha, live, made)
+    (top / "file").write_text("the share's")
+    other = tmp_path / "other"
+    for place in (other / top.name, other / ".volplane" / "copies"):
+        place.mkdir(parents=True)
+    (other / top.name / "file").write_text("another's")
+    for marker in (None, b'{"format": 1, "share_id": "%s"}' % (b"0" * 32)):
+        if marker is not None:
+            (other / ".volplane" / "share").symlink_to(os.fsdecode(marker))
+        site = Site(ganesha.share, **{**export_options(ganesha), "server_path": str(other)})
+        snapshot = cut(site, made)
+        data = ganesha.data / ".volplane/snapshots" / snapshot.name / "data"
+        assert (data / "file").read_text() == "the share's"
+        drop(live, snapshot)
+    assert not list((other / ".volplane" / "copies").iterdir())
+    live.delete(live.volume(made))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_copy_on_the_servers_disk_that_fails_says_why(
+    exporting: Site, ganesha: GaneshaServer, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    made = exporting.provision()
+    (path_of(ganesha, exporting, made) / "file").write_text("x")
+    request = cut_request(exporting, made)
+
+    def failing(*_: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalTrees, "_fill", failing)
+        error = Unavailable if number == errno.EIO else ResourceExhausted
+        with pytest.raises(error) as raised:
+            to_the_end(exporting, request)
+    assert raised.value.nothing_done == (number != errno.EIO)
+    begun = ganesha.data / ".volplane/copies" / request.name
+    assert begun.exists() == (number == errno.EIO)
+    snapshot = to_the_end(exporting, request)
+    drop(exporting, snapshot)
+    exporting.delete(exporting.volume(made))
+
+
+def test_a_copy_that_a_crash_of_the_servers_machine_interrupted_is_begun_again(
+    exporting: Site, ganesha: GaneshaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files may have their attributes then, and lack their contents."""
+    made = exporting.provision()
+    top = path_of(ganesha, exporting, made)
+    (top / "file").write_text("x")
+    request = cut_request(exporting, made)
+    with monkeypatch.context() as patch:
+        patch.setattr(copies.TreeCopy, "work", lambda *_: False)
+        patch.setattr(copies, "_CALL", 0.0)
+        assert isinstance(exporting.backend.create_snapshot(request), InProgress)
+    lost = ganesha.data / ".volplane/copies" / request.name / "data" / "file"
+    lost.write_text("y")
+    status = (top / "file").stat()
+    lost.chmod(status.st_mode & 0o7777)
+    os.utime(lost, ns=(status.st_atime_ns, status.st_mtime_ns))
+    monkeypatch.setattr(copies, "boot_id", lambda: "another")
+    snapshot = to_the_end(exporting.again(), request)
+    assert (ganesha.data / ".volplane/snapshots" / snapshot.name / "data" / "file").read_text() == "x"
+    drop(exporting, snapshot)
+    exporting.delete(exporting.volume(made))
 
 
 def test_a_pipe_is_left_out_and_what_comes_later_is_not_in_the_snapshot(ganesha: GaneshaServer, live: Site) -> None:
@@ -674,9 +804,10 @@ def restless(top: Path, secret: Path, going: threading.Event) -> None:
 
 
 def test_a_tenant_that_changes_everything_meanwhile_gets_nothing_from_elsewhere(
-    ganesha: GaneshaServer, live: Site
+    ganesha: GaneshaServer, any_mode: Site
 ) -> None:
     """Directories become links to others, files are exchanged, and a copy ends all the same."""
+    live = any_mode
     made = live.provision()
     top = path_of(ganesha, live, made)
     secret = ganesha.data / "secret"
@@ -783,9 +914,9 @@ def test_a_server_that_lists_without_end_ends_no_copy_but_is_told(site: Site, mo
 # --- long ones --------------------------------------------------------------------------------------------------------
 
 
-def life(share: str, request: Any, saved: Path) -> None:
+def life(share: str, request: Any, saved: Path, options: dict[str, Any]) -> None:
     """Go on with a hook from the state that a former process saved, as this one does after each call."""
-    site = Site(share).start()
+    site = Site(share, **options).start()
     hook = site.backend.create_snapshot if isinstance(request, SnapshotRequest) else site.backend.provision
     while True:
         state = json.loads(saved.read_text()) if saved.exists() else {}
@@ -796,7 +927,7 @@ def life(share: str, request: Any, saved: Path) -> None:
         saved.with_suffix(".new").rename(saved)
 
 
-def killed(share: str, request: Any, saved: Path, kills: int) -> int:
+def killed(share: str, request: Any, saved: Path, kills: int, options: dict[str, Any]) -> int:
     """Kill the process that makes a copy so often at any moment, then let it end; how often it was killed."""
     chance = random.Random(kills)
     for done in range(kills + 1):
@@ -804,7 +935,7 @@ def killed(share: str, request: Any, saved: Path, kills: int) -> int:
         if not child:
             try:
                 copies._CALL = 0.05
-                life(share, request, saved)
+                life(share, request, saved, options)
             finally:
                 os._exit(0)
         if done < kills:
@@ -818,9 +949,11 @@ def killed(share: str, request: Any, saved: Path, kills: int) -> int:
 
 
 @pytest.mark.soak
-def test_a_hundred_kills_lose_and_change_nothing_of_a_copy(memory: Path) -> None:
+@pytest.mark.parametrize("mode", ["subdirectory", "export"])
+def test_a_hundred_kills_lose_and_change_nothing_of_a_copy(memory: Path, mode: str) -> None:
     with GaneshaServer(memory) as server:
-        site = Site(server.share).start()
+        options = export_options(server) if mode == "export" else {}
+        site = Site(server.share, **options).start()
         made = site.provision()
         top = path_of(server, site, made)
         grow(top)
@@ -831,11 +964,11 @@ def test_a_hundred_kills_lose_and_change_nothing_of_a_copy(memory: Path) -> None
         (top / "huge").write_bytes(os.urandom(64 * MIB))
         before = tree(top)
         request = cut_request(site, made)
-        count = killed(server.share, request, memory / "state", 60)
+        count = killed(server.share, request, memory / "state", 60, options)
         snapshot = to_the_end(site, request)
         assert tree(server.data / ".volplane/snapshots" / snapshot.name / "data") == before
         restore = site.demand(source_snapshot=snapshot.handle)
-        count += killed(server.share, restore, memory / "state-2", 60)
+        count += killed(server.share, restore, memory / "state-2", 60, options)
         assert tree(path_of(server, site, (restore, to_the_end(site, restore)))) == before
         assert tree(top) == before
         assert count >= 100

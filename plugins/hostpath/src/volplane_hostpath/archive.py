@@ -21,19 +21,19 @@ from volplane.directory import (
     listed_archive,
     named_until,
 )
-from volplane_hostpath.delete import above_unused
-from volplane_hostpath.dirfd import (
+from volplane.directory.dirfd import (
     closing,
     create_file,
     entry_exists,
     names_in,
     open_directory,
+    printable,
     read_file,
     remove_entry,
     split,
     sync,
 )
-from volplane_hostpath.errors import printable
+from volplane_hostpath.delete import above_unused
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker

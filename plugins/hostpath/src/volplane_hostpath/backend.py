@@ -71,6 +71,7 @@ from volplane.directory import (
     name_of,
     static_key,
 )
+from volplane.directory.dirfd import NotADirectory, closing, directory_exists, entry_exists, open_path
 from volplane_hostpath.archive import Expiry, archive_directory, list_archives
 from volplane_hostpath.copies import Copies, Source, discard
 from volplane_hostpath.delete import (
@@ -84,7 +85,6 @@ from volplane_hostpath.delete import (
     remove_leftovers,
     remove_retained_markers,
 )
-from volplane_hostpath.dirfd import NotADirectory, closing, directory_exists, entry_exists, open_path
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_SPACE, storage_errors
 from volplane_hostpath.group_snapshots import GroupSnapshots, known_group, members_of, shown, unfinished

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from volplane import BackendError, Context, InProgress, NotFound, ResourceExhausted, Unavailable
@@ -27,18 +26,19 @@ from volplane.directory import (
     decode_fields,
     encode_fields,
     human,
+    syscalls,
 )
-from volplane.directory.snapshots import CONTENT
-from volplane_hostpath import subvolumes, syscalls
-from volplane_hostpath.capacity import Space
-from volplane_hostpath.copy_trees import DATA, LINKS, OLD, LocalTrees, Pair
-from volplane_hostpath.dirfd import (
+from volplane.directory.dirfd import (
     closing,
     create_file,
     entry_exists,
     open_directory,
     read_file,
 )
+from volplane.directory.local_trees import DATA, LINKS, OLD, LocalTrees, Pair, boot_id
+from volplane.directory.snapshots import CONTENT
+from volplane_hostpath import subvolumes
+from volplane_hostpath.capacity import Space
 from volplane_hostpath.disk_waits import syncs_whole
 from volplane_hostpath.errors import NO_SPACE, to_backend_error
 from volplane_hostpath.locks import Deadline, locked_file, thread_lock
@@ -213,7 +213,7 @@ def begin(
     """
     copies = root.directory(COPIES)
     label = f"{root.path}/{CONTROL}/{COPIES}/{key}"
-    wanted = {"source": source, "boot": _boot()}
+    wanted = {"source": source, "boot": boot_id()}
     with suppress(FileNotFoundError):
         with open_copy(root, key) as container:
             try:
@@ -305,8 +305,3 @@ def refuse_too_large(root: Root, used: int, of: str) -> None:
             reschedule=True,
             nothing_done=True,
         )
-
-
-def _boot() -> str:
-    """Return what tells one run of this machine from another."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

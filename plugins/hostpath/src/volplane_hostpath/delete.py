@@ -13,8 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
 from volplane.directory import ARCHIVE, CONTROL, RETAINED, CorruptMarker, entry_of, static_key
-from volplane_hostpath.copies import discard, is_abandoned
-from volplane_hostpath.dirfd import (
+from volplane.directory.dirfd import (
     ancestors,
     closing,
     directory_exists,
@@ -22,12 +21,13 @@ from volplane_hostpath.dirfd import (
     names_in,
     open_directory,
     open_path,
+    printable,
     read_file,
     remove_entry,
     split,
 )
+from volplane_hostpath.copies import discard, is_abandoned
 from volplane_hostpath.disk_waits import DiskWaits
-from volplane_hostpath.errors import printable
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import VolumeMarker, marker_file

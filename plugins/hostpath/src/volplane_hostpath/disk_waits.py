@@ -12,8 +12,8 @@ import os
 import threading
 from collections.abc import Iterable
 
-from volplane_hostpath import syscalls
-from volplane_hostpath.dirfd import closing, sync
+from volplane.directory import syscalls
+from volplane.directory.dirfd import closing, sync
 from volplane_hostpath.root import Root
 
 Target = tuple[int, str]

@@ -15,6 +15,7 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
+from volplane.directory.dirfd import printable
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 NO_FILE = frozenset({errno.EISDIR, errno.ELOOP, errno.ENXIO})
@@ -24,11 +25,6 @@ _DENIED_RETRY = 15.0
 """Permissions are repaired by hand while people wait, so it is retried sooner than `PermissionDenied` by itself."""
 _BROKEN = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN})
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-
-
-def printable(name: str) -> str:
-    """Return a file name as valid text for events and logs: undecodable bytes become escapes."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def to_backend_error(error: OSError, *, root: str, doing: str, nothing_done: bool = False) -> BackendError:

@@ -25,10 +25,10 @@ from volplane import (
     Unsupported,
 )
 from volplane.directory import CONTROL, CorruptMarker, SnapshotHandle, decode_fields, encode_fields
+from volplane.directory.dirfd import create_file, entry_exists, names_in, read_file, remove_entry
+from volplane.directory.local_trees import DATA
 from volplane_hostpath import subvolumes
 from volplane_hostpath.copies import Source, discard, open_copy
-from volplane_hostpath.copy_trees import DATA
-from volplane_hostpath.dirfd import create_file, entry_exists, names_in, read_file, remove_entry
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_FILE
 from volplane_hostpath.index import VolumeIndex

@@ -29,18 +29,19 @@ from volplane.directory import (
     archived_volume,
     decode_fields,
 )
-from volplane_hostpath.capacity import Space, room, used_by_others
-from volplane_hostpath.dirfd import (
+from volplane.directory.dirfd import (
     ancestors,
     closing,
     create_file,
     names_in,
     open_directory,
+    printable,
     read_file,
     remove_entry,
     suppress_errno,
 )
-from volplane_hostpath.errors import NO_FILE, NO_SPACE, printable
+from volplane_hostpath.capacity import Space, room, used_by_others
+from volplane_hostpath.errors import NO_FILE, NO_SPACE
 from volplane_hostpath.locks import locked, thread_lock
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.root import ARCHIVE_FOLDER, INDEX, SNAPSHOTS, TMP, VOLUMES, Root

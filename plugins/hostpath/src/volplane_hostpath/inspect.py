@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from volplane import Absent, ListedAsset, Unavailable
 from volplane.directory import handle_of
-from volplane_hostpath.dirfd import directory_exists, entry_exists
+from volplane.directory.dirfd import directory_exists, entry_exists
 from volplane_hostpath.index import known_volume_marker
 from volplane_hostpath.provision import asset_of
 from volplane_hostpath.root import COPIES, TRASH, Root

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 from volplane import AssetPage, BackendError, Context, ListedAsset
 from volplane.directory import CONTROL, CorruptMarker, Handle
+from volplane.directory.dirfd import closing, directory_exists, entry_exists, names_in, open_directory, printable
 from volplane_hostpath.delete import volume_of_entry
-from volplane_hostpath.dirfd import closing, directory_exists, entry_exists, names_in, open_directory
-from volplane_hostpath.errors import printable
 from volplane_hostpath.index import VolumeIndex, read_volume_marker, volume_names
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker, marker_file

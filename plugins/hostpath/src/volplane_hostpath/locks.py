@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from volplane import Context, Unavailable
-from volplane_hostpath.dirfd import closing
+from volplane.directory.dirfd import closing
 from volplane_hostpath.errors import NO_FILE, NO_SPACE
 
 STRIPES = 256

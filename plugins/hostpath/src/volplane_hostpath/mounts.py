@@ -11,21 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from volplane.directory.dirfd import MountIdentity, mount_id
+
 IMAGE = "volume.img"
 """Name of the image file of a block volume, in its directory; the node service of `volplane csi` makes it."""
 _OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True, slots=True)
-class MountIdentity:
-    """The mount of an open directory: st_dev, and the id of the mount through which it was opened."""
-
-    device: int
-    mount: int
-
-    @classmethod
-    def of(cls, fd: int) -> MountIdentity:
-        return cls(os.fstat(fd).st_dev, mount_id(fd))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +29,6 @@ class Mount:
     point: str
     kind: str = field(default="", compare=False)
     """Type of the file system, as in "ext4"."""
-
-
-def mount_id(fd: int) -> int:
-    """Return the mount through which fd was opened (proc_pid_fdinfo(5), kernel 3.15)."""
-    info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for line in os.read(info, 1024).splitlines():
-            if line.startswith(b"mnt_id:"):
-                return int(line[7:])
-    finally:
-        os.close(info)
-    raise OSError(f"/proc/self/fdinfo/{fd} has no mnt_id")
 
 
 def _unescaped(text: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from volplane import AlreadyExists, BackendError, Unavailable
 from volplane.directory import CONTROL, parent_key
-from volplane_hostpath.dirfd import (
+from volplane.directory.dirfd import (
     ancestors,
     closing,
     create_file,
@@ -21,12 +21,12 @@ from volplane_hostpath.dirfd import (
     names_in,
     open_directory,
     open_path,
+    printable,
     read_file,
     remove_entry,
     split,
 )
 from volplane_hostpath.disk_waits import Target
-from volplane_hostpath.errors import printable
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.root import PARENTS, Root
 

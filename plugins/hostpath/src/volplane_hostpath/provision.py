@@ -34,6 +34,18 @@ from volplane import (
     VolumeSource,
 )
 from volplane.directory import CopyParameters, Handle, human, require_unchanged
+from volplane.directory.dirfd import (
+    ancestors,
+    closing,
+    directory_exists,
+    entry_exists,
+    names_in,
+    open_directory,
+    open_path,
+    remove_entry,
+    split,
+)
+from volplane.directory.local_trees import DATA
 from volplane.directory.snapshots import STRICT
 from volplane_hostpath.copies import (
     Copies,
@@ -44,18 +56,6 @@ from volplane_hostpath.copies import (
     open_copy,
     take_away_leftovers,
     without_space,
-)
-from volplane_hostpath.copy_trees import DATA
-from volplane_hostpath.dirfd import (
-    ancestors,
-    closing,
-    directory_exists,
-    entry_exists,
-    names_in,
-    open_directory,
-    open_path,
-    remove_entry,
-    split,
 )
 from volplane_hostpath.disk_waits import DiskWaits, Target
 from volplane_hostpath.errors import NO_SPACE, to_backend_error

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from volplane import PermissionDenied, VolumeInUse
+from volplane.directory.dirfd import MountIdentity, NotADirectory, open_directory, printable, suppress_errno
 from volplane_hostpath import subvolumes
-from volplane_hostpath.dirfd import NotADirectory, open_directory, suppress_errno
-from volplane_hostpath.errors import NO_SPACE, printable
-from volplane_hostpath.mounts import MountIdentity
+from volplane_hostpath.errors import NO_SPACE
 
 DEPTH = 16
 """Number of directories that are open at once, with two descriptors each."""

@@ -14,10 +14,10 @@ from typing import Self
 
 from volplane import Context, Unavailable
 from volplane.directory import CONTROL, RETAINED, CorruptMarker
-from volplane_hostpath.dirfd import create_file, names_in, open_directory, read_file, sync
+from volplane.directory.dirfd import MountIdentity, create_file, names_in, open_directory, read_file, sync
 from volplane_hostpath.locks import Deadline, locked
 from volplane_hostpath.markers import RootMarker
-from volplane_hostpath.mounts import MountIdentity, MountTable, parse_fstab, read_mounts
+from volplane_hostpath.mounts import MountTable, parse_fstab, read_mounts
 from volplane_hostpath.project_quotas import KernelQuotas, ProjectQuotas
 from volplane_hostpath.settings import Settings
 

@@ -37,6 +37,18 @@ from volplane.directory import (
     name_of,
     require_unchanged,
 )
+from volplane.directory.dirfd import (
+    closing,
+    create_file,
+    entry_exists,
+    names_in,
+    open_directory,
+    open_path,
+    printable,
+    read_file,
+    remove_entry,
+)
+from volplane.directory.local_trees import DATA
 from volplane.directory.snapshots import STRICT
 from volplane_hostpath.copies import (
     Copies,
@@ -49,20 +61,9 @@ from volplane_hostpath.copies import (
     take_away_leftovers,
     without_space,
 )
-from volplane_hostpath.copy_trees import DATA
 from volplane_hostpath.delete import refuse_not_static
-from volplane_hostpath.dirfd import (
-    closing,
-    create_file,
-    entry_exists,
-    names_in,
-    open_directory,
-    open_path,
-    read_file,
-    remove_entry,
-)
 from volplane_hostpath.disk_waits import DiskWaits
-from volplane_hostpath.errors import NO_FILE, NO_SPACE, printable
+from volplane_hostpath.errors import NO_FILE, NO_SPACE
 from volplane_hostpath.index import VolumeIndex, known_volume_marker
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.root import COPIES, SNAPSHOTS, TRASH, Root

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from volplane import AlreadyExists, InvalidArgument, Unavailable, VolumeSource
 from volplane.directory import CONTROL, path_components
-from volplane_hostpath.dirfd import NotADirectory, ancestors, closing, entry_exists, open_path
+from volplane.directory.dirfd import NotADirectory, ancestors, closing, entry_exists, open_path
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.parent_directories import is_ours
 from volplane_hostpath.root import ROOT_MARKER, Root

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from volplane.directory.syscalls import ioctl_alone
 from volplane_hostpath.root import Root
-from volplane_hostpath.syscalls import ioctl_alone
 
 _CREATE, _DESTROY, _SNAPSHOT = 0x5000940E, 0x5000940F, 0x50009417
 _SYNC, _SUBVOLUME = 0x9408, 0x81F8943C

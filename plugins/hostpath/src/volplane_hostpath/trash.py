@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from volplane import VolumeInUse
 from volplane.directory import CONTROL
+from volplane.directory.dirfd import closing, entry_exists, open_directory, printable
 from volplane_hostpath import subvolumes
-from volplane_hostpath.dirfd import closing, entry_exists, open_directory
-from volplane_hostpath.errors import NO_SPACE, printable
+from volplane_hostpath.errors import NO_SPACE
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.mounts import IMAGE, loop_over, mounts_below, mounts_of
 from volplane_hostpath.rmtree import empty_directory

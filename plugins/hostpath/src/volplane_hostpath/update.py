@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from volplane import AdoptRequest, AlreadyExists, Context, Ownership, ResourceExhausted
 from volplane.directory import human
-from volplane_hostpath.dirfd import remove_entry
+from volplane.directory.dirfd import remove_entry
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.index import VolumeIndex
 from volplane_hostpath.locks import Deadline

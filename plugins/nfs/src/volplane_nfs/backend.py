@@ -136,7 +136,8 @@ class NfsBackend(BackendSpec):
         self._shares = Shares(self._settings, dial, now)
         self._expiry = {share: Expiry(share) for share in self._shares.all}
         self._usage = UsageReport()
-        self._copies = {share: Copies(share, owners=self._settings.uid == 0) for share in self._shares.all}
+        local = self._settings.server_path if self._settings.export is not None else ""
+        self._copies = {share: Copies(share, owners=self._settings.uid == 0, local=local) for share in self._shares.all}
         self._last_class: tuple[Mapping[str, Any], ClassParameters] | None = None
         export = self._settings.export
         self._exports: Exports | NoExports = NoExports() if export is None else Exports(export, open_bus)

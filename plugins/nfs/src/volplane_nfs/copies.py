@@ -11,6 +11,7 @@ time, and not while something is deleted from the share.
 
 from __future__ import annotations
 
+import errno
 import math
 import secrets
 import threading
@@ -19,19 +20,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from volplane import Context, InProgress, ResourceExhausted, Unsupported
+from volplane import Context, InProgress, ResourceExhausted, Unavailable, Unsupported
 from volplane.directory import (
     CopyCounts,
     CopyParameters,
     CorruptMarker,
     TreeCopy,
+    Trees,
     copy_progress,
     encode_fields,
     require_unchanged,
 )
-from volplane_nfs.copy_trees import DATA, LINKS, NfsTrees, Pair
+from volplane.directory.local_trees import OLD, boot_id
+from volplane_nfs.copy_trees import DATA, LINKS, NfsTrees
 from volplane_nfs.delete import SLICE, empty_trash
 from volplane_nfs.errors import printable
+from volplane_nfs.local_copies import LocalShare, local_share
 from volplane_nfs.nfs4 import NfsError, Status, values_of
 from volplane_nfs.nfs4.attributes import TIME_METADATA, TIME_MODIFY_SET, mask_of
 from volplane_nfs.nfs4.copying import Offloads, changed_at
@@ -40,6 +44,7 @@ from volplane_nfs.nfs4.files import (
     FULL,
     MISSING,
     NO_SPACE,
+    Path,
     create_directory,
     create_link,
     directory_handle,
@@ -55,6 +60,8 @@ from volplane_nfs.volumes import read_fields
 
 COPIES: Final = b"copies"
 COPY: Final = b"copy"
+_OLD: Final = OLD.encode()
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CALL: Final = 5.0
 """Seconds of copying in one call while nothing else waits."""
 _BUSY_AGAIN: Final = 1.0
@@ -72,6 +79,8 @@ class Wanted:
     """Name of the directory in which it is made."""
     source: bytes
     """Handle of the directory."""
+    path: Path
+    """Where it is, below the share."""
     made_for: Mapping[str, Any]
     """What the copy is made of and for, as JSON values: one that was begun for something else is begun again."""
     parameters: CopyParameters
@@ -91,17 +100,24 @@ def control_directory(share: Share, handles: Handles, name: bytes, *, make: bool
 
 
 class Copies:
-    """The copies of a share. owners: whether the driver's user may give files away. clock: monotonic seconds."""
+    """The copies of a share.
 
-    def __init__(self, share: Share, *, owners: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    owners: whether the driver's user may give files away. local: where the share is on this machine, "" = elsewhere.
+    clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, share: Share, *, owners: bool, local: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._share = share
         self._owners = owners
+        self._local = local
         self._clock = clock
         self._offloads = Offloads()
         self._lock = threading.Lock()
         self._others = False
         """Whether another call wanted to copy while this one did."""
-        self._running: dict[bytes, TreeCopy[Pair]] = {}
+        self._running: dict[bytes, TreeCopy[Any]] = {}
         """By their keys, those that this process works on."""
         self._told: dict[bytes, float] = {}
 
@@ -119,9 +135,15 @@ class Copies:
             return InProgress(retry_after=_BUSY_AGAIN, state=context.state)
         self._others = False
         try:
-            return self._work(handles, wanted, context, check_space=check_space)
-        except NfsError as error:
-            if error.status not in NO_SPACE:
+            client, source = self._share.client, wanted.source
+            with local_share(self._local, handles.share_id, client, source=source, source_path=wanted.path) as local:
+                return self._work(handles, wanted, context, local, check_space=check_space)
+        except (NfsError, OSError) as error:
+            full = error.status in NO_SPACE if isinstance(error, NfsError) else error.errno in _NO_SPACE
+            if not full and isinstance(error, OSError):
+                text = f"cannot copy {wanted.label} in {self._local} of this machine: {error.strerror or error}"
+                raise Unavailable(text, code=errno.errorcode.get(error.errno or 0, "")) from error
+            if not full:
                 raise
             self.discard(handles, wanted.key)
             raise ResourceExhausted(
@@ -133,17 +155,32 @@ class Copies:
             self._lock.release()
 
     def _work(
-        self, handles: Handles, wanted: Wanted, context: Context, *, check_space: bool
+        self, handles: Handles, wanted: Wanted, context: Context, local: LocalShare | None, *, check_space: bool
     ) -> CopyCounts | InProgress:
+        if local is None:
+            container, since, fresh = self._begun(handles, wanted, check_space=check_space)
+            trees = NfsTrees(
+                self._share.client,
+                self._offloads,
+                source=wanted.source,
+                container=container,
+                trash=handles.trash,
+                owners=self._owners,
+            )
+            return self._filled(handles, wanted, context, trees, since, fresh=fresh)
+        # Begun by calls it would be known to the server, and after a crash of this machine it may lack contents.
+        wanted = replace(wanted, made_for={**wanted.made_for, "local": boot_id()})
         container, since, fresh = self._begun(handles, wanted, check_space=check_space)
-        trees = NfsTrees(
-            self._share.client,
-            self._offloads,
-            source=wanted.source,
-            container=container,
-            trash=handles.trash,
-            owners=self._owners,
-        )
+        with local.trees(wanted.key, container) as local_trees:
+            made = self._filled(handles, wanted, context, local_trees, since, fresh=fresh)
+        data = None if isinstance(made, InProgress) else directory_handle(self._share.client, container, (DATA,))
+        if data is not None:
+            local.settle(wanted.key, data)
+        return made
+
+    def _filled(
+        self, handles: Handles, wanted: Wanted, context: Context, trees: Trees[Any], since: int, *, fresh: bool
+    ) -> CopyCounts | InProgress:
         copy = None if fresh else self._running.get(wanted.key)
         if copy is None:
             hint = None if fresh else context.state.get("copy")
@@ -165,7 +202,7 @@ class Copies:
             raise
         return copy.counts
 
-    def _slices(self, copy: TreeCopy[Pair], context: Context) -> bool:
+    def _slices(self, copy: TreeCopy[Any], context: Context) -> bool:
         """Copy as long as nothing else waits; whether it is whole."""
         begun = self._clock()
 
@@ -270,8 +307,9 @@ class Copies:
         self._told.pop(key, None)
 
     def drop_links(self, handles: Handles, container: bytes) -> None:
-        """Remove the other names of files of a whole copy, by which they were linked."""
-        remove_tree(self._share, handles, container, LINKS)
+        """Remove the other names of files of a whole copy, by which they were linked, and what was taken out of it."""
+        for name in (LINKS, _OLD):
+            remove_tree(self._share, handles, container, name)
 
     def remove_abandoned(self, handles: Handles, is_old: Callable[[tuple[int, int] | None], bool]) -> None:
         """Remove the copies that nobody goes on with."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from volplane import AlreadyExists, InProgress, InvalidArgument, NotFound, ProvisionRequest, Unavailable
-from volplane.directory import CopyCounts, Handle, SnapshotHandle
+from volplane.directory import CONTROL, CopyCounts, Handle, SnapshotHandle
 from volplane_nfs.archive import DATA
 from volplane_nfs.copies import Copies, Wanted
 from volplane_nfs.delete import take_away
 from volplane_nfs.exports import Exports, NoExports
-from volplane_nfs.markers import VolumeMarker
+from volplane_nfs.markers import SNAPSHOTS, VolumeMarker
 from volplane_nfs.nfs4 import Status, values_of
 from volplane_nfs.nfs4.attributes import MODE, OWNER, OWNER_GROUP
-from volplane_nfs.nfs4.files import ANONYMOUS, MISSING, create_link, directory_handle, walk
+from volplane_nfs.nfs4.files import ANONYMOUS, MISSING, Path, create_link, directory_handle, walk
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, RENAME, SAVEFH, SETATTR
 from volplane_nfs.parameters import ClassParameters
 from volplane_nfs.provision import make_parents, refuse_too_large, refuse_what_is_there
@@ -33,9 +33,12 @@ _AGAIN: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a volume is made of: the handle of a directory, the size that the volume has at least, and what it holds."""
+    """What a volume is made of: a directory by its handle and its path in the share, the size that the volume has at
+    least, and what it holds.
+    """
 
     directory: bytes
+    path: Path
     size_bytes: int
     label: str
     whole: CopyCounts | None
@@ -86,6 +89,7 @@ def provision_copy(
             Wanted(
                 key=wanted.key,
                 source=source.directory,
+                path=source.path,
                 made_for={
                     "volume": wanted.key.decode(),
                     "cluster": wanted.owner.cluster_id,
@@ -128,7 +132,8 @@ def _source(share: Share, handles: Handles, request: ProvisionRequest) -> Source
         if found is None:
             raise NotFound(f"snapshot {snapshot.name} is not on {share}: it is deleted")
         directory = snapshot_data(share, handles, snapshot.name)
-        return Source(directory, found.size_bytes, f"snapshot {snapshot.name}", found.counts)
+        path = (CONTROL.encode(), SNAPSHOTS, snapshot.name.encode(), DATA)
+        return Source(directory, path, found.size_bytes, f"snapshot {snapshot.name}", found.counts)
     volume = Handle.parse(request.source_volume or "")
     marker = None if volume is None else read_marker(share, handles.volumes, volume.volume_name.encode())
     if volume is None or marker is None or marker.owner.generation != volume.generation:
@@ -138,7 +143,8 @@ def _source(share: Share, handles: Handles, request: ProvisionRequest) -> Source
     place = directory_attributes(share, handles, marker.components)
     if place is None:
         raise NotFound(f"{text(share, marker.components)} of volume {marker.name} is gone: there is nothing to copy")
-    return Source(place[1], marker.capacity_bytes, text(share, marker.components), used_counts(share, place[1]))
+    label, used = text(share, marker.components), used_counts(share, place[1])
+    return Source(place[1], marker.components, marker.capacity_bytes, label, used)
 
 
 def _dress(share: Share, handles: Handles, copies: Copies, marker: VolumeMarker, parameters: ClassParameters) -> None:

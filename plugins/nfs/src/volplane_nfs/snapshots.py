@@ -97,6 +97,7 @@ def make_snapshot(
         wanted = Wanted(
             key=key,
             source=directory,
+            path=volume.components,
             made_for={
                 "snapshot": request.owner.snapshot_uid,
                 "cluster": request.owner.cluster_id,

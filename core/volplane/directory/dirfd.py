@@ -6,17 +6,65 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
-from volplane import PermissionDenied, VolumeInUse
-from volplane_hostpath import syscalls
-from volplane_hostpath.errors import printable
-from volplane_hostpath.mounts import MountIdentity
+from volplane.directory import syscalls
+from volplane.errors import PermissionDenied, VolumeInUse
+
+__all__ = [
+    "MountIdentity",
+    "NotADirectory",
+    "ancestors",
+    "closing",
+    "create_file",
+    "directory_exists",
+    "entry_exists",
+    "mount_id",
+    "names_in",
+    "open_directory",
+    "open_path",
+    "printable",
+    "read_file",
+    "remove_entry",
+    "split",
+    "suppress_errno",
+    "sync",
+]
 
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 1 << 16
 _NO_ENTRY = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
 _NOT_PLAIN = frozenset({errno.ENOTDIR, errno.ELOOP})
 _REFUSED = _NOT_PLAIN | {errno.EXDEV}
+
+
+@dataclass(frozen=True, slots=True)
+class MountIdentity:
+    """The mount of an open directory: st_dev, and the id of the mount through which it was opened."""
+
+    device: int
+    mount: int
+
+    @classmethod
+    def of(cls, fd: int) -> MountIdentity:
+        return cls(os.fstat(fd).st_dev, mount_id(fd))
+
+
+def mount_id(fd: int) -> int:
+    """Return the mount through which fd was opened (proc_pid_fdinfo(5), kernel 3.15)."""
+    info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for line in os.read(info, 1024).splitlines():
+            if line.startswith(b"mnt_id:"):
+                return int(line[7:])
+    finally:
+        os.close(info)
+    raise OSError(f"/proc/self/fdinfo/{fd} has no mnt_id")
+
+
+def printable(name: str) -> str:
+    """Return a file name as valid text for events and logs: undecodable bytes become escapes."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 class NotADirectory(PermissionDenied):

@@ -6,6 +6,8 @@ import ctypes
 import errno
 import os
 
+__all__ = ["AVAILABLE", "ioctl_alone", "open_beneath", "syncfs"]
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYSCALL = _LIBC.syscall
 _SYSCALL.restype = ctypes.c_long

@@ -15,12 +15,14 @@ import stat
 import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
-from volplane.directory import Copied, Entry, EntryKind, Item, Outcome, Page, Side
-from volplane_hostpath import syscalls
-from volplane_hostpath.dirfd import NotADirectory, closing, open_directory, suppress_errno
-from volplane_hostpath.mounts import MountIdentity
+from volplane.directory import syscalls
+from volplane.directory.copies import Copied, Entry, EntryKind, Item, Outcome, Page, Side
+from volplane.directory.dirfd import MountIdentity, NotADirectory, closing, open_directory, suppress_errno
+
+__all__ = ["DATA", "LINKS", "OLD", "LocalTrees", "Pair", "boot_id"]
 
 DATA, LINKS, OLD = "data", "links", "old"
 """In the directory of a copy: the copy, files with several names, and what was taken out of the copy."""
@@ -444,6 +446,11 @@ def _attributes_of(fd: int) -> list[str]:
         if error.errno not in {errno.ENOTSUP, errno.EPERM}:
             raise
         return []
+
+
+def boot_id() -> str:
+    """Return what tells one run of this machine from another."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _without_access_times(directory: int) -> int:
