@@ -211,7 +211,7 @@ async def test_a_lease_that_somebody_else_has_written_leads_no_token_anywhere(
         admin, root = led.admin(), led.certified("root", lambda _: True)
         before = len(led.site.server.users.by_token)
         for change in HOSTILE:
-            holder = f"{change.get('pod', POD)}_12ab"
+            holder = f"{change.get('pod', POD)}_34cd"  # Its own name would give the real one the Lease again.
             told = {"holder": holder, "namespace": OURS, "pod": POD, "port": led.port, **change}
             annotations = {"annotations": {ENDPOINT: json.dumps(told)}}
             await led.rewrite_lease(metadata=annotations, spec={"holderIdentity": holder})
