@@ -28,7 +28,7 @@ from volplane_embedded.objects import PODS
 from volplane_testing.disks import DiskDirectory
 from volplane_testing.given_plugins import GivenPlugins
 
-pytestmark = pytest.mark.real_time
+pytestmark = pytest.mark.real_time(seconds=240)
 
 DRIVER = "ebs.volplane.dev"
 QUICK = {f"{what}_seconds": 0.1 for what in ("create", "attach", "detach", "delete", "modify", "optimize")}

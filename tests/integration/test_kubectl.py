@@ -86,7 +86,7 @@ class Kubectl:
 
     async def finish(self, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
         process = await self.start(*arguments)
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 30)
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 120)
         assert process.returncode is not None
         return process.returncode, out.decode(), err.decode()
 
@@ -121,7 +121,7 @@ async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
         await listener.close()
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_apply_twice_changed_and_refused(kubectl: Kubectl) -> None:
     assert await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}") == (
         "persistentvolume/pv-a created\npersistentvolumeclaim/c-a created\n"
@@ -137,7 +137,7 @@ async def test_apply_twice_changed_and_refused(kubectl: Kubectl) -> None:
     assert "No such" not in await kubectl("diff", "-f", "-", stdin=changed)
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_list_is_validated_and_applied(kubectl: Kubectl) -> None:
     """kubectl validates it itself, by version 2 of the OpenAPI document in protocol buffers."""
     for object_ in (VOLUME, CLAIM):
@@ -150,7 +150,7 @@ async def test_a_list_is_validated_and_applied(kubectl: Kubectl) -> None:
     assert 'unknown field "persistentVolumeReclaimPolice"' in await kubectl.refused("apply", "-f", "-", stdin=wrong)
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_snapshots_are_applied_shown_and_end_with_their_definition(kubectl: Kubectl) -> None:
     assert await kubectl("apply", "-f", "-", stdin=SNAPSHOT) == "volumesnapshot.snapshot.storage.k8s.io/s created\n"
     changed = f"{SNAPSHOT}  volumeSnapshotClassName: k\n"
@@ -169,11 +169,11 @@ async def test_snapshots_are_applied_shown_and_end_with_their_definition(kubectl
     assert "deleted" in await kubectl("delete", "crd", definition["metadata"]["name"])
     assert "could not find the requested resource" in await kubectl.refused("get", "vs")
     assert "created" in await kubectl("create", "-f", "-", stdin=saved)
-    await kubectl("wait", "--for=condition=Established", f"crd/{definition['metadata']['name']}", "--timeout=20s")
+    await kubectl("wait", "--for=condition=Established", f"crd/{definition['metadata']['name']}", "--timeout=100s")
     assert await kubectl("get", "vs") == ""
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_create_refuses_what_is_there_and_what_is_wrong(kubectl: Kubectl) -> None:
     assert await kubectl("create", "-f", "-", stdin=VOLUME) == "persistentvolume/pv-a created\n"
     assert "already exists" in await kubectl.refused("create", "-f", "-", stdin=VOLUME)
@@ -194,7 +194,7 @@ async def test_create_refuses_what_is_there_and_what_is_wrong(kubectl: Kubectl) 
     assert "not found" in await kubectl.refused("get", "namespace", "team")
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_quotas_are_made_shown_and_obeyed(kubectl: Kubectl) -> None:
     hard = "requests.storage=1Gi,persistentvolumeclaims=2"
     assert await kubectl("create", "quota", "q", f"--hard={hard}") == "resourcequota/q created\n"
@@ -216,7 +216,7 @@ async def test_quotas_are_made_shown_and_obeyed(kubectl: Kubectl) -> None:
     assert "matchExpressions" in await kubectl("explain", "quota.spec.scopeSelector")
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_get_in_every_output(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=f"{VOLUME}---{VOLUME.replace('pv-a', 'pv-b').replace('gold', 'tin')}")
     plain = (await kubectl("get", "pv")).splitlines()
@@ -239,7 +239,7 @@ async def test_get_in_every_output(kubectl: Kubectl) -> None:
     assert "doesn't have a resource type" in await kubectl.refused("get", "nonsense")
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_watch_prints_changes_as_they_come(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=VOLUME)
     process = await kubectl.start("get", "pv", "-w", "-o", "name")
@@ -247,19 +247,19 @@ async def test_a_watch_prints_changes_as_they_come(kubectl: Kubectl) -> None:
     assert process.stdout is not None
     assert table.stdout is not None
     try:
-        assert await asyncio.wait_for(process.stdout.readline(), 20) == b"persistentvolume/pv-a\n"
-        assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"NAME")
-        assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"pv-a")
+        assert await asyncio.wait_for(process.stdout.readline(), 120) == b"persistentvolume/pv-a\n"
+        assert (await asyncio.wait_for(table.stdout.readline(), 120)).startswith(b"NAME")
+        assert (await asyncio.wait_for(table.stdout.readline(), 120)).startswith(b"pv-a")
         await kubectl("create", "-f", "-", stdin=VOLUME.replace("pv-a", "pv-b"))
-        assert await asyncio.wait_for(process.stdout.readline(), 20) == b"persistentvolume/pv-b\n"
-        assert (await asyncio.wait_for(table.stdout.readline(), 20)).startswith(b"pv-b")
+        assert await asyncio.wait_for(process.stdout.readline(), 120) == b"persistentvolume/pv-b\n"
+        assert (await asyncio.wait_for(table.stdout.readline(), 120)).startswith(b"pv-b")
     finally:
         for running in (process, table):
             running.kill()
             await running.communicate()
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_patch_label_annotate_and_edit(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=VOLUME)
     await kubectl("label", "pv", "pv-a", "zone=b", "tier-")
@@ -280,7 +280,7 @@ async def test_patch_label_annotate_and_edit(kubectl: Kubectl) -> None:
     assert (await kubectl.json("get", "pv", "pv-a"))["metadata"]["labels"] == {"tier": "lead"}
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_describe_and_explain(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}---{POD}")
     uid = (await kubectl.json("get", "pvc", "c-a"))["metadata"]["uid"]
@@ -304,28 +304,28 @@ async def test_describe_and_explain(kubectl: Kubectl) -> None:
     assert "persistentvolumeclaims" in await kubectl("api-resources")
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_delete_and_wait(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=f"{VOLUME}---{CLAIM}---{POD}")
-    waiting = await kubectl.start("wait", "pvc/c-a", "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
+    waiting = await kubectl.start("wait", "pvc/c-a", "--for=jsonpath={.status.phase}=Bound", "--timeout=100s")
     patch = '{"status": {"phase": "Bound"}}'
     await kubectl("patch", "pvc", "c-a", "--subresource=status", "--type=merge", "-p", patch)
-    out, _ = await asyncio.wait_for(waiting.communicate(), 20)
+    out, _ = await asyncio.wait_for(waiting.communicate(), 120)
     assert out == b"persistentvolumeclaim/c-a condition met\n"
     said = await kubectl.refused("wait", "pv/pv-a", "--for=delete", "--timeout=100ms")
     assert "timed out" in said or "deadline exceeded" in said, "the latter where its first look took as long"
     await kubectl("delete", "pv", "pv-a", "--wait=false")
     assert "Terminating" in await kubectl("get", "pv")
-    waiting = await kubectl.start("wait", "pv/pv-a", "--for=delete", "--timeout=20s")
+    waiting = await kubectl.start("wait", "pv/pv-a", "--for=delete", "--timeout=100s")
     await kubectl("patch", "pv", "pv-a", "-p", '{"metadata": {"finalizers": null}}')
-    assert (await asyncio.wait_for(waiting.communicate(), 20))[1] == b""
+    assert (await asyncio.wait_for(waiting.communicate(), 120))[1] == b""
     assert waiting.returncode == 0
     assert 'pod "p-a" force deleted' in await kubectl("delete", "pod", "p-a", "--force", "--grace-period=0")
     assert "not found" in await kubectl.refused("delete", "pv", "pv-a")
     assert await kubectl("delete", "pv", "--all") == "No resources found\n"
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_logs_come_from_whoever_runs_the_containers(kubectl: Kubectl) -> None:
     asked: list[tuple[Any, ...]] = []
 

@@ -59,7 +59,7 @@ async def waiting_behind(leader: Site, directory: Path, *broken: DriverSettings)
         yield site
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_start_says_in_one_line_what_works_where_and_who_leads(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,7 +76,7 @@ async def test_a_start_says_in_one_line_what_works_where_and_who_leads(
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_start_behind_another_leader_says_who_holds_the_lease(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -94,7 +94,7 @@ async def test_a_start_behind_another_leader_says_who_holds_the_lease(
         stop.set()
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_leader_says_on_its_lease_which_drivers_of_the_last_one_are_not_served_any_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,7 +117,7 @@ async def test_a_leader_says_on_its_lease_which_drivers_of_the_last_one_are_not_
     assert "not served any more: gone.example.com. " in said
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_what_a_stopped_controller_counted_of_its_caches_is_void(tmp_path: Path) -> None:
     async with observed(tmp_path) as site:
         await site.make_claim("early")
@@ -141,7 +141,7 @@ async def scraped(site: Site) -> dict[str, float]:
     return samples
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> None:
     async with observed(tmp_path) as site:
         await site.make_claim("early")
@@ -197,7 +197,7 @@ async def test_a_scrape_after_a_life_cycle_tells_the_truth(tmp_path: Path) -> No
         assert samples["workqueue_adds_total{name=volumes}"] > 3
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
     async with observed(tmp_path, BROKEN) as site:
         status, text = await site.get("/readyz")
@@ -205,7 +205,7 @@ async def test_ready_says_beside_ok_what_cannot_work(tmp_path: Path) -> None:
         assert re.fullmatch(r"ok\ndriver odd\.example\.com is broken: .*backend 'odd' is not there.*\n", text)
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_kind_that_is_not_served_is_told_and_holds_nothing_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,7 +230,7 @@ async def test_a_kind_that_is_not_served_is_told_and_holds_nothing_up(
         await site.bound("a")
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_it_is_not_ready_when_no_driver_can_work_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +259,7 @@ async def test_it_is_not_ready_when_no_driver_can_work_and_says_so_once(
         assert (await site.get("/readyz"))[0] == 200
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 @pytest.mark.parametrize(("controllers", "ready"), [("provisioner,reclaimer", 503), ("all", 200)])
 async def test_without_any_driver_only_a_binder_is_ready(
     controllers: str, ready: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -278,7 +278,7 @@ async def test_without_any_driver_only_a_binder_is_ready(
         await running
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_process_whose_drivers_are_served_by_those_of_nodes_is_ready(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,7 +311,7 @@ async def test_a_process_whose_drivers_are_served_by_those_of_nodes_is_ready(
         await running
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -> None:
     async with observed(tmp_path) as site:
         await site.make_class("fast")
@@ -334,7 +334,7 @@ async def test_leaks_are_told_over_http_and_fixed_only_by_post(tmp_path: Path) -
         assert (site.root / "default" / f"a-{claim.uid}").is_dir()
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
     async with observed(tmp_path, identity="first") as first, waiting_behind(first, tmp_path) as second:
         status, text = await second.get("/leaks")
@@ -342,7 +342,7 @@ async def test_who_does_not_lead_says_who_to_ask(tmp_path: Path) -> None:
         assert json.loads(text)["error"].startswith("this process waits for the lease, which first holds; ask")
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_who_does_not_lead_is_ready_and_tells_of_broken_drivers_all_the_same(tmp_path: Path) -> None:
     async with observed(tmp_path) as first, waiting_behind(first, tmp_path, BROKEN) as second:
         status, text = await second.get("/readyz")
@@ -350,7 +350,7 @@ async def test_who_does_not_lead_is_ready_and_tells_of_broken_drivers_all_the_sa
         assert (await scraped(second))["volplane_driver_healthy{driver=odd.example.com}"] == 0
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path: Path) -> None:
     async with observed(tmp_path) as site:
         await site.make_class("kept", reclaimPolicy="Retain")
@@ -377,7 +377,7 @@ async def test_the_command_deletes_a_confirmed_orphan_and_nothing_else(tmp_path:
         assert [path.name for path in (site.root / "default").iterdir()] == [f"wanted-{claims['wanted'].uid}"]
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_when_an_orphan_was_first_seen_is_known_after_a_restart(tmp_path: Path) -> None:
     async def first_seen(site: Site) -> list[tuple[str, bool]]:
         assert site.process.plane is not None
@@ -409,14 +409,14 @@ async def test_when_an_orphan_was_first_seen_is_known_after_a_restart(tmp_path: 
     )
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 @pytest.mark.parametrize("path", ["/leaks", "/adopt", "/status", "/metrics"])
 async def test_every_page_answers(tmp_path: Path, path: str) -> None:
     async with observed(tmp_path, leader_elect=False) as site:
         assert (await site.get(path))[0] == 200
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_archives_are_told_over_http_as_the_backends_have_them_now(tmp_path: Path) -> None:
     async with observed(tmp_path) as site:
         await site.make_class("kept", parameters={"onDelete": "archive", "archiveRetention": "168h"})

@@ -21,7 +21,7 @@ from volplane.process.duties import ALL_CONTROLLERS
 from volplane_embedded.apiserver.server import ApiServer
 from volplane_embedded.apiserver.store import Snapshot
 
-pytestmark = pytest.mark.real_time
+pytestmark = pytest.mark.real_time(seconds=240)
 
 
 CONTROLLERS = frozenset(ALL_CONTROLLERS)

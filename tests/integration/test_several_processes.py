@@ -106,7 +106,7 @@ class Churn:
 
 
 @pytest.mark.soak
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_drivers_move_from_one_process_to_another_under_churn_and_nothing_is_lost(tmp_path: Path) -> None:
     several = Several(tmp_path)
     one = await several.start("volplane-one", *PLACES["volplane-one"])

@@ -31,7 +31,7 @@ from volplane_embedded.kubelet.populator import Desired
 from volplane_embedded.kubelet.volume_data import VolumeData, read_volume_data, write_volume_data
 from volplane_embedded.objects import PODS, Pod
 
-pytestmark = pytest.mark.real_time
+pytestmark = pytest.mark.real_time(seconds=240)
 
 SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 

@@ -33,7 +33,7 @@ from volplane_testing.conformance import Subject
 from volplane_testing.memory import MemoryBackend
 from volplane_testing.memory_storage import MemoryStorage
 
-pytestmark = pytest.mark.real_time
+pytestmark = pytest.mark.real_time(seconds=240)
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "serve-a-backend-by-csi.md"
 
 

@@ -73,7 +73,7 @@ async def refused(call: Any, method: str, timeout: float, **fields: Any) -> str:
     return str(error.value.code().name)
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 @pytest.mark.parametrize("fault", ["late requests", "late answers", "no requests", "no answers"])
 async def test_a_volume_is_made_once_though_bytes_are_late_or_never_come(directory: Path, fault: str) -> None:
     behind, path, memory = directory / "csi.sock", directory / "proxy.sock", MemoryStorage()
@@ -89,7 +89,7 @@ async def test_a_volume_is_made_once_though_bytes_are_late_or_never_come(directo
         assert memory.made == 1
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_flood_of_connections_and_a_stop_leave_nothing_behind(directory: Path) -> None:
     """Kubelets open a connection for each call, and some never close it in good order."""
     (directory / "root").mkdir()
@@ -152,7 +152,7 @@ def test_the_socket_of_a_living_program_that_holds_no_lock_is_not_taken(director
         pass
 
 
-@pytest.mark.real_time
+@pytest.mark.real_time(seconds=240)
 async def test_a_server_that_takes_the_path_keeps_it_and_ours_goes_on_for_those_that_it_has(directory: Path) -> None:
     path, memory = directory / "csi.sock", MemoryStorage()
     async with served(path, memory), calling(path) as call:
