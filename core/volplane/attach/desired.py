@@ -81,7 +81,6 @@ def needs_attaching(unique: str, cluster: ClusterState) -> bool:
 
 
 def pairs_of_pod(pod: Pod, cluster: ClusterState) -> Iterator[Pair]:
-    """Yield the pairs of a pod that is on a node, ended or not."""
     if not pod.spec.node_name:
         return  # It is not known where it will need its volumes.
     for key in claims_of_pod(pod):

@@ -115,7 +115,6 @@ def _decide_named(claim: Claim, cluster: ClusterState) -> Bind | Action:
 
 
 def pending(claim: Claim, reason: str, *events: EventRecord) -> Action:
-    """Write the phase Pending, then wait."""
     return reset_claim_step(claim, "Pending") or Wait(reason=reason, events=events)
 
 
@@ -182,7 +181,6 @@ def bind_step(claim: Claim, volume: Volume, *, claim_metadata: Mapping[str, Any]
 def volume_phase_step(
     volume: Volume, phase: str, message: str = "", *, events: tuple[EventRecord, ...] = ()
 ) -> Patch | None:
-    """Return the write of the phase and its message, or None if both are there already."""
     if volume.status.phase == phase and message in ("", volume.status.message):
         return None
     body = {"status": {"phase": phase, "message": message or None, "reason": None}}
@@ -358,7 +356,6 @@ def no_volume_fits(claim: Claim, class_name: str | None, cluster: ClusterState) 
 
 
 def wait_for_consumer(claim: Claim, cluster: ClusterState) -> Action:
-    """Wait until the scheduler has selected a node for a pod that uses the claim."""
     waiting = sorted(
         pod.name
         for pod in cluster.pods.by_index("claim", claim.key)

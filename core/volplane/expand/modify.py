@@ -213,8 +213,6 @@ def _status_patch(
 
 @dataclass(frozen=True, slots=True)
 class ExpandHandlers:
-    """Listens to the caches: queues what a change may concern, and drops the progress of changes that have ended."""
-
     cluster: ClusterState
     resizer: Queue
     modifier: Queue

@@ -109,7 +109,6 @@ class Beside:
         return self.reclaims and remove_strays(key, volume, self.cluster, LiveReads()) is not None
 
     def decide_volume(self, key: str, reads: LiveReads) -> Action:
-        """Return the next action for a volume that the stock binder binds and releases."""
         cluster, volume = self.cluster, self.cluster.volumes.get(key)
         if not self.reclaims:
             return Settled()

@@ -42,7 +42,6 @@ class Whole:
         return key in self.cluster.claims or key in self.cluster.progress.vanished
 
     def decide_claim(self, key: str, reads: LiveReads) -> Action:
-        """Return the next action for a claim: bind it, provision for it, or wait for a stated reason."""
         cluster, claim = self.cluster, self.cluster.claims.get(key)
         if claim is None:
             return record.discard_vanished(key, cluster)
