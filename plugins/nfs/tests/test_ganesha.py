@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -329,7 +331,12 @@ def killed_controllers(server: GaneshaServer, memory: Path, times: int) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
-    site = Site(server.share).start()
+    nothing_is_left(server)
+
+
+def nothing_is_left(server: GaneshaServer) -> None:
+    """Each of the few volumes can be found, deleted, and made anew, and nothing else is on the share."""
+    site = Site(server.share, check_free_space=False).start()
     for number in range(7):
         request = site.demand(f"00000000-0000-4000-8000-{number:012}")
         found = site.find(request)
@@ -349,6 +356,118 @@ def test_a_controller_that_is_killed_twenty_times_leaves_nothing(memory: Path) -
         killed_controllers(server, memory, 20)
 
 
+FILLING_CONTROLLER = """
+    import random, sys, time
+    from pathlib import Path
+    sys.path.insert(0, {tests!r})
+    from conftest import Site
+    from volplane import Absent, BackendError
+    chance, site = random.Random({number}), None
+    while True:
+        try:
+            site = site or Site({share!r}, timeout=5.0, check_free_space=False).start()
+            request = site.demand(f"00000000-0000-4000-8000-{{chance.randrange(7):012}}")
+            if "ResourceExhausted" in Path({told!r}).read_text()[-40:] and (found := site.find(request)) != Absent():
+                site.delete(site.volume((request, found)))
+            made = site.provision(request)
+            Path({told!r}).open("a").write("made ")
+            if chance.random() < 0.3:  # A pod fills the share.
+                try:
+                    directory = Path({data!r}, made[1].source.fields["path"].removeprefix("/vol/"))
+                    with (directory / "big").open("ab", buffering=0) as file:
+                        while True:
+                            file.write(b"x" * 65536)
+                except OSError:
+                    pass
+            if chance.random() < 0.7:
+                site.delete(site.volume(made))
+        except (BackendError, AssertionError) as error:  # no server, no space, or the other one is at the volume
+            Path({told!r}).open("a").write(type(error).__name__ + " ")
+            time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def filling(memory: Path) -> Iterator[GaneshaServer]:
+    """A server on a file system of 8 MiB."""
+    disk = memory / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=400", "tmpfs", str(disk)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("mount(2) is not allowed here")
+    try:
+        with GaneshaServer(memory, data=disk) as server:
+            yield server
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@contextmanager
+def controllers(server: GaneshaServer, told: Path) -> Iterator[Callable[[], None]]:
+    """Run two controllers of a share that they fill; calls kill one and start another in its place."""
+    running: list[subprocess.Popen[bytes]] = []
+    numbers = itertools.count()
+
+    def start() -> None:
+        script, tests = server.directory / "filling.py", str(Path(__file__).resolve().parent)
+        fields = {"share": server.share, "data": str(server.data), "told": str(told), "tests": tests}
+        script.write_text(textwrap.dedent(FILLING_CONTROLLER.format(number=next(numbers), **fields)))
+        running.append(subprocess.Popen([sys.executable, str(script)]))
+
+    def replace_one() -> None:
+        assert running[0].poll() is None
+        running[0].kill()
+        running.pop(0).wait()
+        start()
+
+    start()
+    start()
+    try:
+        yield replace_one
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.soak
+def test_forty_kills_of_the_server_and_of_controllers_on_a_share_that_fills_leave_nothing(
+    filling: GaneshaServer,
+) -> None:
+    site, told, chance = (
+        Site(filling.share, check_free_space=False).start(),
+        filling.directory / "told",
+        random.Random(7),
+    )
+    kept = site.provision(site.demand("00000000-0000-4000-8000-000000000099"))
+    precious = directory_of(filling, site, kept[1].source.fields["path"]) / "file"
+    precious.write_text("precious")
+    site.stop()
+    told.touch()
+    with controllers(filling, told) as replace_one:
+        for _ in range(20):
+            end, before = time.monotonic() + 60, told.read_text().count("made")
+            while told.read_text().count("made") < before + 5 and time.monotonic() < end:
+                time.sleep(0.05)
+            time.sleep(0.3 * chance.random())
+            filling.restart(kill=True)
+            time.sleep(0.3 * chance.random())
+            replace_one()
+    words = told.read_text().split()
+    assert words.count("made") >= 100
+    assert words.count("ResourceExhausted") > 0
+    site = Site(filling.share, check_free_space=False).start()
+    for number in range(7):  # Whatever fills the share goes first.
+        request = site.demand(f"00000000-0000-4000-8000-{number:012}")
+        if (found := site.find(request)) != Absent():
+            site.delete(site.volume((request, found)))
+    assert site.find(kept[0]) == kept[1]
+    assert precious.read_text() == "precious"
+    site.delete(site.volume(kept))
+    site.stop()
+    nothing_is_left(filling)
+
+
 TWO_CONTROLLERS = """
     import random, sys, time
     sys.path.insert(0, {tests!r})
@@ -356,7 +475,7 @@ TWO_CONTROLLERS = """
     from volplane import BackendError
     site = Site({share!r}, timeout=5.0).start()
     chance, end, made = random.Random({number}), time.monotonic() + {seconds}, 0
-    while time.monotonic() < end:
+    while made <= 100 and time.monotonic() < end:
         request = site.demand(f"00000000-0000-4000-8000-{{chance.randrange(7):012}}")
         try:
             volume = site.volume(site.provision(request))
@@ -376,7 +495,7 @@ def test_two_controllers_at_once_leave_nothing(memory: Path) -> None:
         for number in range(2):
             script = memory / f"controller-{number}.py"
             tests = str(Path(__file__).resolve().parent)
-            text = TWO_CONTROLLERS.format(share=server.share, tests=tests, number=number, seconds=8)
+            text = TWO_CONTROLLERS.format(share=server.share, tests=tests, number=number, seconds=100)
             script.write_text(textwrap.dedent(text))
             scripts.append(script)
         processes = [subprocess.Popen([sys.executable, str(script)]) for script in scripts]
