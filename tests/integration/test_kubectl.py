@@ -189,6 +189,11 @@ async def test_create_refuses_what_is_there_and_what_is_wrong(kubectl: Kubectl) 
     assert (await kubectl.json("-n", "team", "get", "configmap", "m"))["data"] == {"k": "v"}
     secret = await kubectl.json("-n", "team", "get", "secret", "s")
     assert (secret["data"], secret["type"]) == ({"k": "dg=="}, "Opaque")
+    await kubectl("-n", "team", "create", "deployment", "d", "--image=busybox", "--replicas=2", "--", "sleep", "1d")
+    spec = (await kubectl.json("-n", "team", "get", "deployment", "d"))["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], spec["selector"]["matchLabels"]) == (2, {"app": "d"})
+    assert (container["image"], container["command"]) == ("busybox", ["sleep", "1d"])
     assert await kubectl("auth", "can-i", "delete", "persistentvolumes") == "yes\n"
     await kubectl("delete", "namespace", "team")
     assert "not found" in await kubectl.refused("get", "namespace", "team")

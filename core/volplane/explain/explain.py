@@ -197,7 +197,8 @@ class Explainer:
             yield "it asks for a volume without a class, so nothing is provisioned for it"
         else:
             storage_class = cluster.classes.get(named)
-            yield f"its class {named} {self._served(storage_class) if storage_class is not None else 'does not exist'}"
+            lacks = f"does not exist{near(named, (each.name for each in cluster.classes.values()))}"
+            yield f"its class {named} {self._served(storage_class) if storage_class is not None else lacks}"
         if name := claim.spec.volume_name:
             volume = cluster.volumes.get(name)
             if volume is None:

@@ -93,6 +93,11 @@ def test_a_class_that_does_not_exist_is_named_with_what_would_help() -> None:
     assert then == 'nothing until something changes: storageclass.storage.k8s.io "fast" not found'
 
 
+def test_a_class_that_is_misspelt_is_named_with_the_nearest_one() -> None:
+    told = explained(fast(), storage_class("faster"), storage_class("archive"))
+    assert "its class fast does not exist; did you mean 'faster'?" in told.situation
+
+
 def test_the_next_write_is_told_and_not_made() -> None:
     told = explained(claim(), volume())
     assert told.next[0].startswith("a write to PersistentVolume v: ")

@@ -168,7 +168,30 @@ _QUOTA: Final[_Message] = {
     3: _Field("scopeSelector", _message({1: _Field("matchExpressions", _message(_SCOPE), "list")})),
 }
 _QUOTA_STATUS: Final[_Message] = {1: _Field("hard", _quantity, "map"), 2: _Field("used", _quantity, "map")}
+_PORT: Final[_Message] = {
+    1: _Field("name", _text),
+    3: _Field("containerPort", _number),
+    4: _Field("protocol", _text),
+}
+_CONTAINER: Final[_Message] = {
+    1: _Field("name", _text),
+    2: _Field("image", _text),
+    3: _Field("command", _text, "list"),
+    4: _Field("args", _text, "list"),
+    6: _Field("ports", _message(_PORT), "list"),
+}
+_TEMPLATE: Final[_Message] = {
+    1: _META,
+    2: _Field("spec", _message({2: _Field("containers", _message(_CONTAINER), "list")})),
+}
+_DEPLOYMENT: Final[_Message] = {
+    1: _Field("replicas", _number),
+    2: _Field("selector", _message({1: _Field("matchLabels", _text, "map")})),
+    3: _Field("template", _message(_TEMPLATE)),
+}
+"""What `kubectl create deployment` can set."""
 _KINDS: Final[Mapping[str, _Message]] = {
+    "Deployment": {1: _META, 2: _Field("spec", _message(_DEPLOYMENT))},
     "Namespace": {1: _META, 2: _Field("spec", _message({1: _Field("finalizers", _text, "list")}))},
     "ConfigMap": {
         1: _META,

@@ -89,6 +89,20 @@ def test_a_quota_from_kubectl_is_read() -> None:
     }
 
 
+def test_a_deployment_from_kubectl_is_read() -> None:
+    port = message((1, b""), (2, 0), (3, 80), (4, b""), (5, b""))
+    container = message((1, b"c"), (2, b"i"), (3, b"sleep"), (3, b"1d"), (6, port), (8, b""))
+    labels = message((1, b"app"), (2, b"x"))
+    template = message((1, message((11, labels))), (2, message((2, container), (3, b""))))
+    spec = message((1, 2), (2, message((1, labels))), (3, template), (4, message((1, b""))), (5, 0))
+    read = decode_protobuf(envelope("apps/v1", "Deployment", message((1, message((1, b"x"))), (2, spec), (3, b""))))
+    assert read is not None
+    assert (read["spec"]["replicas"], read["spec"]["selector"]) == (2, {"matchLabels": {"app": "x"}})
+    of_container = {"name": "c", "image": "i", "command": ["sleep", "1d"], "ports": [{"containerPort": 80}]}
+    pod = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [of_container]}}
+    assert read["spec"]["template"] == pod
+
+
 def test_negative_numbers_and_fixed_size_fields_are_read() -> None:
     raw = message((1, (1 << 64) - 1)) + b"\x71" + b"\x00" * 8 + b"\x7d" + b"\x00" * 4
     assert decode_protobuf(envelope("v1", "DeleteOptions", raw))["gracePeriodSeconds"] == -1  # type: ignore[index]
