@@ -148,7 +148,7 @@ async def test_claims_are_bound_and_the_lease_is_kept_while_watches_are_cut_and_
         leading = asyncio.create_task(elector.run(work))
         await cluster.settle()
         if trouble == "latency":
-            script.latency = 2.0  # to the server; its answer takes as long
+            script.latency = 2.5  # to the server; its answer takes as long
         else:
             script.latency = 0.01
             script.add(lambda call: call.verb != "watch" and turns.random() < 1 / 3, too_many, times=math.inf)

@@ -50,7 +50,7 @@ NODE_RENEW_PERIOD = (10.0, 12.0)
 """Of processes that serve one node. As the kubelet's: a thousand of them write a hundred times a second."""
 GRACE = 2.0
 """Seconds for which drivers are waited for before the first term begins; those that take longer join later."""
-RENEWED_WITHIN = 2 / 3
+RENEWED_WITHIN = 4 / 5
 """Part of the lease after which a leader that could not renew it stops its work."""
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 NO_KEY = (
