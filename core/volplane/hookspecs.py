@@ -139,9 +139,9 @@ class BackendSpec:
         """Make the snapshot called `request.name`, idempotent by name; return it as soon as its moment has passed.
 
         An equal request returns the same snapshot, one of another asset raises `AlreadyExists`. `InProgress` means that
-        the moment may lie ahead, so that the source is still needed. Steps that follow, such as an upload, a lock or a
-        fast restore, are left to `Snapshot.ready`. Backends with this hook have `delete_snapshot` and `find_snapshot`,
-        and make assets of `ProvisionRequest.source_snapshot`.
+        the moment may lie ahead, so that the source is still needed; what goes on by itself is found, or over after
+        `settle_seconds`. Steps that follow (upload, lock, fast restore) are left to `Snapshot.ready`. Backends with
+        this hook have `delete_snapshot` and `find_snapshot`, and make assets of `ProvisionRequest.source_snapshot`.
         """
 
     @hookspec(firstresult=True)

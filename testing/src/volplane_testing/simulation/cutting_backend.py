@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from volplane import (
     Absent,
@@ -20,6 +20,7 @@ from volplane import (
     Done,
     DriverInfo,
     FindSnapshotRequest,
+    GroupSnapshotRequest,
     InProgress,
     InvalidArgument,
     ListSnapshotsRequest,
@@ -40,6 +41,7 @@ __all__ = ["Born", "CutSnapshot", "CuttingBackend"]
 
 LONGEST_CUT: Final = 30.0
 """Seconds after which a cut that was answered with InProgress is made, whoever asks or not."""
+R = TypeVar("R", SnapshotRequest, GroupSnapshotRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class CuttingBackend(LookingBackend):
         self.cut: Callable[[CutSnapshot], None] = lambda _made: None
         self.dropped: Callable[[CutSnapshot], None] = lambda _made: None
         """Both are called at once."""
+        self.is_kept: Callable[[str], bool] = lambda _name: False
+        """Whether an object has the state of the InProgress that answered the request with this name."""
         self._cuts = 0
         self._used: set[str] = set()
         """Names of all snapshots that ever were."""
@@ -108,7 +112,7 @@ class CuttingBackend(LookingBackend):
             raise ConnectionError("the request was sent, and nothing came back")
         if self._is_long(f"{about} cut", request.context):
             self.listeners.trouble("storage: cuts later")
-            loop.call_later(self._chance.between(0.5, LONGEST_CUT, f"{about} later"), self._late, request)
+            self.cut_later(request, f"{about} later", self._late)
             return InProgress(retry_after=1.0, state={"cutting": handle})
         return self._shown(self._make_cut(request))
 
@@ -147,6 +151,19 @@ class CuttingBackend(LookingBackend):
 
     def _named(self, name: str) -> CutSnapshot | None:
         return next((made for made in self.snapshots.values() if made.name == name), None)
+
+    def cut_later(self, request: R, about: str, cut: Callable[[R], None]) -> None:
+        """Cut in a while: within `settle` seconds if nobody has kept the state with which the call goes on."""
+        seconds, settled = self._chance.between(0.5, LONGEST_CUT, about), self.traits.settle * 0.9
+        loop = asyncio.get_running_loop()
+
+        def settle() -> None:
+            loop.call_later(seconds - settled if self.is_kept(request.name) else 0.0, cut, request)
+
+        if seconds > settled:
+            loop.call_later(settled, settle)
+        else:
+            loop.call_later(seconds, cut, request)
 
     def _late(self, request: SnapshotRequest) -> None:
         if request.name not in self._used and request.volume.handle in self._memory.assets:

@@ -22,7 +22,7 @@ from volplane import (
 from volplane_testing import clock
 from volplane_testing.simulation.backends import BackendTraits
 from volplane_testing.simulation.chance import Chance
-from volplane_testing.simulation.cutting_backend import LONGEST_CUT, CutSnapshot, CuttingBackend
+from volplane_testing.simulation.cutting_backend import CutSnapshot, CuttingBackend
 
 __all__ = ["GroupingBackend"]
 
@@ -61,7 +61,7 @@ class GroupingBackend(CuttingBackend):
             raise ConnectionError("the request was sent, and nothing came back")
         if self._is_long(f"{about} cut", request.context):
             self.listeners.trouble("storage: cuts later")
-            loop.call_later(self._chance.between(0.5, LONGEST_CUT, f"{about} later"), self._later, request)
+            self.cut_later(request, f"{about} later", self._later)
             return InProgress(retry_after=1.0, state={"cutting": request.name})
         return self._group(request.name, self._cut_group(request))
 

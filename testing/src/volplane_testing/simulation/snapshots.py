@@ -101,11 +101,19 @@ class Snapshots:
         self._forgotten: set[str] = set()
         """Uids in the marks of snapshots to which no object needs to lead: a person saw to that."""
         for backend in self._cutting:
-            backend.cut, backend.dropped = self._was_cut, self._was_dropped
+            backend.cut, backend.dropped, backend.is_kept = self._was_cut, self._was_dropped, self._is_kept
             for name, policy in _POLICIES.items():
                 self._send("POST", _CLASSES, {"metadata": {"name": name}, "driver": ALPHA, "deletionPolicy": policy})
         if self._cutting:
             run_context.view.listeners.append(self._committed)
+
+    def _is_kept(self, request: str) -> bool:
+        """Return whether a content has the state of what goes on for it. request: its name."""
+        kind, _, uid = request.partition("-")
+        of_group = kind == "groupsnapshot"
+        contents = self._view.group_contents if of_group else self._view.contents
+        content = contents.get(f"{'groupsnapcontent' if of_group else 'snapcontent'}-{uid}")
+        return content is not None and '"cutting"' in annotations_of(content).get(names.INTENT, "")
 
     # --- rules --------------------------------------------------------------------------------------------------
 
