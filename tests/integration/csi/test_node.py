@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import threading
 import tracemalloc
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from integration.csi.pods import running
+from integration.csi.pods import MANY, running
 from volplane.assets import ListedAsset, VolumeSource
 from volplane.csi.codes import CsiError
 from volplane.csi.mounts import Targets
@@ -365,4 +366,49 @@ async def test_what_another_program_uses_stays_mounted_until_it_ends(directory: 
         assert pods.mounted() == ["mount"]
         os.close(fd)
         await pods.unpublish()
+        assert pods.mounted() == []
+
+
+# --- a snapshot for readers, on btrfs -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def btrfs(directory: Path) -> Path:
+    """The disk of a root, with btrfs on it. What is mounted goes with the directory."""
+    image = directory / "image"
+    image.touch()
+    os.truncate(image, 400 * MIB)
+    mkfs = shutil.which("mkfs.btrfs")
+    if mkfs is None or subprocess.run([mkfs, "-q", image], check=False, capture_output=True).returncode:
+        pytest.skip("mkfs.btrfs is not installed")
+    mounted = subprocess.run(["mount", "-o", "loop", image, directory / "disk"], check=False, capture_output=True)
+    if mounted.returncode:
+        pytest.skip("no btrfs here")
+    return directory
+
+
+@pytest.mark.usefixtures("mounting")
+async def test_a_volume_that_is_a_snapshot_is_published_for_readers_who_see_its_moment(btrfs: Path) -> None:
+    async with running(btrfs, overcommit_percent=1000) as pods:
+        made = await pods.csi.create("pvc-2", parameters={"subvolume": "true"}, volume_capabilities=[MANY])
+        written = await pods.publish("written", volume_id=made.volume_id, volume_capability=MANY)
+        (written / "file").write_text("before")
+        cut = await pods.csi.call("CreateSnapshot", source_volume_id=made.volume_id, name="s1")
+        (written / "file").write_text("after")
+        shown = await pods.csi.create(
+            "pvc-3",
+            parameters={"backingSnapshot": "true"},
+            volume_capabilities=[READERS],
+            volume_content_source={"snapshot": {"snapshot_id": cut.snapshot.snapshot_id}},
+        )
+        for _ in range(2):
+            read = await pods.publish("read", volume_id=shown.volume_id, volume_capability=READERS)
+        assert (read / "file").read_text() == "before"
+        with pytest.raises(OSError, match="Read-only"):
+            (read / "file").write_text("written into a snapshot")
+        usage = await pods.csi.call("NodeGetVolumeStats", volume_id=shown.volume_id, volume_path=str(read))
+        assert usage.usage
+        for name, volume in (("read", shown), ("written", made)):
+            target = pods.target(name)
+            await pods.csi.call("NodeUnpublishVolume", volume_id=volume.volume_id, target_path=target)
         assert pods.mounted() == []
