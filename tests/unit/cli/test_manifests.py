@@ -214,10 +214,8 @@ def test_two_installations_have_no_object_in_common() -> None:
     found = []
     for namespace in ("volplane-system", "node", "storage"):
         text = TWO_DRIVERS.replace("example.com", f"{namespace}.example.com")
-        wanted = Installation(
-            namespace=namespace, option="all", controllers=ALL_CONTROLLERS, image="i", configuration=text
-        )
-        objects = [each for each in documents(wanted) if each["kind"] != "StorageClass"]
+        wanted = Installation(namespace=namespace, controllers="all", image="i")
+        objects = [each for each in documents(wanted, text) if each["kind"] != "StorageClass"]
         assert readable_secrets(objects, "volplane")["cloud"] == {"aws"}
         assert any(place == "" for place, _ in rules_of(objects, f"{namespace}-nodes/volplane-node"))
         found += [(each["kind"], *name_and_place(each)) for each in objects]
