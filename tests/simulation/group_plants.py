@@ -67,10 +67,16 @@ def cut_the_members_one_after_another(stack: ExitStack) -> None:
     replace(stack, GroupingBackend, "_cut_group", one_by_one)
 
 
+def keep_no_claims_for_a_group(stack: ExitStack) -> None:
+    """Let the claims of a group go before it is cut."""
+    replace(stack, groups, "_hold_claims", lambda *_: None)
+
+
 GROUP_PLANTS = by_name(
     show_a_group_whose_first_member_is_ready,
     make_no_objects_for_the_last_member,
     let_members_go_before_their_group,
     forget_the_snapshots_of_a_deleted_group,
     cut_the_members_one_after_another,
+    keep_no_claims_for_a_group,
 )

@@ -165,6 +165,7 @@ CAUGHT_GROUPS: Mapping[str, tuple[int, str]] = {
     "let_members_go_before_their_group": (0, "members-stay-with-their-group"),
     "forget_the_snapshots_of_a_deleted_group": (4, "no-leak"),
     "cut_the_members_one_after_another": (6, "one-moment"),
+    "keep_no_claims_for_a_group": (436, "held-until-cut"),
 }
 """Planted bug of groups -> a seed of the scenario `groups` that shows it, and the invariant that breaks."""
 

@@ -33,6 +33,7 @@ _POLICIES: Final = {"groups-deleted": "Delete", "groups-retained": "Retain"}
 """Class of groups -> its policy."""
 _COLLECTS: Final = 10.0
 """Seconds until the garbage collector has looked."""
+_SOURCE_GONE: Final = ("no PersistentVolume with the handle", "is not bound to the claim of the group")
 _LABEL: Final = "simulation.volplane.dev/group"
 
 
@@ -187,7 +188,11 @@ class GroupedSnapshots:
         content = self._view.group_contents.get(f"groupsnapcontent-{meta['uid']}")
         if "deletionTimestamp" in meta:
             yield "no-stuck-finalizer", key, f"cannot go: {finalizers_of(group)}"
-        elif _is_ready(group) or _failed(group) or meta["uid"] in self._forced:
+        elif meta["uid"] in self._forced:
+            return
+        elif any(text in _error(group) for text in _SOURCE_GONE):
+            yield "held-until-cut", key, f"lost a volume: {_error(group)}"
+        elif _is_ready(group) or _failed(group):
             return
         elif self._could_be_cut(group) if content is None else "deletionTimestamp" not in content["metadata"]:
             yield "what-can-proceed-does", key, "is not ready, though it could be"
@@ -284,7 +289,11 @@ def _is_ready(group: Json) -> bool:
 
 
 def _failed(group: Json) -> bool:
-    return "terminal: " in (group.get("status", {}).get("error") or {}).get("message", "")
+    return "terminal: " in _error(group)
+
+
+def _error(group: Json) -> str:
+    return str((group.get("status", {}).get("error") or {}).get("message", ""))
 
 
 def _reference(content: Json) -> Json:
