@@ -21,13 +21,16 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import msgspec
+
 from volplane.asking import AUDIENCE
 from volplane.controller.http_access import HOLDER, HttpAddress, is_loopback, read_token
 from volplane.errors import ApiError, ApiForbidden, VolplaneError
+from volplane.kube import names
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
 from volplane.kube.kinds import LEASES, WHOLE_PODS, Kind
-from volplane.kube.leases import LEASE, Endpoint, endpoint_of
+from volplane.kube.leases import LEASE, Endpoint
 from volplane.kube.objects import KubeObject, Lease, WholePod, timestamp
 from volplane.kube.transport import Response
 
@@ -135,7 +138,7 @@ class Leader:
                 f"no controller leads, by the lease {key}: start `volplane run`, or name its --system-namespace"
             )
         holder = lease.spec.holder_identity or ""
-        if (endpoint := endpoint_of(lease)) is None:
+        if (endpoint := _endpoint_of(lease)) is None:
             raise LeaderSilent(f"{holder} leads, and its lease {key} does not say where it can be asked")
         with suppress(VolplaneError):  # It is not on this machine, or its token is not for us.
             token, host = read_token(endpoint.port)
@@ -145,6 +148,17 @@ class Leader:
             raise LeaderSilent(f"{holder} leads {where}: run the command there, as the user that it runs as")
         pod = await _pod_of(self.client, endpoint, self.namespace)
         yield _InPod(self.client, self.transport, pod, endpoint.port, holder)
+
+
+def _endpoint_of(lease: Lease) -> Endpoint | None:
+    """Return where the holder of the Lease can be asked; None if it does not say so, or what it says cannot be."""
+    try:
+        found = msgspec.json.decode(lease.annotation(names.ENDPOINT) or "", type=Endpoint)
+    except ValueError:
+        return None
+    known = found.holder == lease.spec.holder_identity and 0 < found.port < 65536
+    # The kubelet calls the machine of a pod as the pod: another one is none of the holder.
+    return found if known and (not found.pod or found.holder.startswith(f"{found.pod}_")) else None
 
 
 async def _pod_of(client: Client, endpoint: Endpoint, namespace: str) -> WholePod:

@@ -61,16 +61,21 @@ def choose_segment(
     driver: DriverView,
     cluster: ClusterState,
     within: Sequence[Segment] = (),
+    *,
+    lost: bool = False,
 ) -> tuple[dict[str, str] | None, str]:
     """Return where the asset goes, or why it can go nowhere: the selected node's labels, else an allowed segment.
 
     {} = the driver chooses. That is a choice, too, which a node selected later does not change. within: what counts
     instead of the places that the class allows, where its source narrows them; the scheduler has to follow the volume.
+    lost: the claim's record cannot be opened, and what another installation has sealed counts (`_place_of_others`).
     """
     keys = driver.info.topology_keys
     if not keys:
         return None, ""
     allowed = within or allowed_segments(storage_class)
+    if lost and (place := _place_of_others(claim, driver, allowed, cluster)) is not None:
+        return place, ""
     selected = claim.annotation(names.SELECTED_NODE)
     if selected:
         node = cluster.nodes.get(selected)
@@ -91,34 +96,28 @@ def choose_segment(
     return dict(allowed[crc32(claim.uid.encode()) % len(allowed)]), ""
 
 
-def presumed_segment(
-    claim: Claim,
-    storage_class: StorageClass,
-    driver: DriverView,
-    cluster: ClusterState,
-    within: Sequence[Segment] = (),
-) -> tuple[dict[str, str] | None, str]:
-    """Return the place as `choose_segment` does, for a claim whose record cannot be opened.
+def _place_of_others(
+    claim: Claim, driver: DriverView, allowed: Sequence[Segment], cluster: ClusterState
+) -> dict[str, str] | None:
+    """Return the place in a record that another installation has sealed, if the class allows it and a node is there.
 
-    If another installation has sealed the record, its place counts, provided that the class allows it and a node is
-    there: any tenant may have written it, and gains nothing, as it may select any node by an annotation of the claim.
+    Any tenant may have written it, and gains nothing, as it may select any node by an annotation of the claim.
     """
-    text, keys = claim.annotation(names.INTENT), driver.info.topology_keys
-    if keys and cluster.sealer.other_author(claim.uid, text):
-        named = named_in_record(text)
-        if named.driver == driver.name and named.segment is not None:
-            place, allowed = named.segment, within or allowed_segments(storage_class)
-            permitted = not allowed or any(each.items() <= place.items() for each in allowed)
-            there = any(place.items() <= (node.metadata.labels or {}).items() for node in cluster.nodes.values())
-            if (not place and not allowed) or (place.keys() == set(keys) and permitted and there):
-                return place, ""
-    return choose_segment(claim, storage_class, driver, cluster, within)
+    text = claim.annotation(names.INTENT)
+    named = named_in_record(text)
+    place = named.segment
+    if not cluster.sealer.other_author(claim.uid, text) or named.driver != driver.name or place is None:
+        return None
+    permitted = not allowed or any(each.items() <= place.items() for each in allowed)
+    there = any(place.items() <= (node.metadata.labels or {}).items() for node in cluster.nodes.values())
+    complete = place.keys() == set(driver.info.topology_keys) and permitted and there
+    return place if complete or (not place and not allowed) else None
 
 
 def presumed_intent(claim: Claim, driver: DriverView, cluster: ClusterState) -> ClaimIntent:
     """Return what to assume for a claim whose record is lost: the first generation, where it would be put now."""
     storage_class = cluster.classes.get(class_of_claim(claim) or "")
-    segment = None if storage_class is None else presumed_segment(claim, storage_class, driver, cluster)[0]
+    segment = None if storage_class is None else choose_segment(claim, storage_class, driver, cluster, lost=True)[0]
     return ClaimIntent(v=INTENT_VERSION, driver=driver.name, segment=segment)
 
 

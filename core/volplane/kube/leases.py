@@ -43,17 +43,6 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The pod that it runs in; "" = in none."""
 
 
-def endpoint_of(lease: Lease) -> Endpoint | None:
-    """Return where the holder of the Lease can be asked; None if it does not say so, or what it says cannot be."""
-    try:
-        found = msgspec.json.decode(lease.annotation(names.ENDPOINT) or "", type=Endpoint)
-    except ValueError:
-        return None
-    known = found.holder == lease.spec.holder_identity and 0 < found.port < 65536
-    # The kubelet calls the machine of a pod as the pod: another one is none of the holder.
-    return found if known and (not found.pod or found.holder.startswith(f"{found.pod}_")) else None
-
-
 def fence_of(lease: Lease) -> Fence:
     return Fence(lease.spec.lease_transitions or 0, lease.spec.holder_identity or "", lease.uid)
 

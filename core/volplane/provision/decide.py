@@ -230,8 +230,7 @@ def _declare(
             within = narrowed
         intent = replace(intent, source=found.record)
     if unplaced:
-        choose = record.presumed_segment if old is None else record.choose_segment
-        segment, why_not = choose(claim, storage_class, driver, cluster, within)
+        segment, why_not = record.choose_segment(claim, storage_class, driver, cluster, within, lost=old is None)
         if why_not:
             return record.not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)
