@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from volplane.controller.actions import Decide, Flow, Predicate, Queue, Run
+from volplane.controller.actions import Decide, Flow, Predicate, Run
 from volplane.controller.config import ScrubberSettings
 from volplane.controller.metrics import Metrics
 from volplane.kube.cache import Cache
@@ -146,15 +146,3 @@ class Duty(Generic[S]):
     """Whether it may run in the process of one node."""
     changes: tuple[str, ...] = ()
     """Queues of its controllers that change volumes of bound claims. `volplane status` shows why these claims wait."""
-
-
-@dataclass(slots=True, eq=False)
-class LateQueue:
-    """A queue by its name, for those that need it before its runner is made."""
-
-    runner: Queue | None = None
-    """None: keys are dropped, as this process does not have the queue."""
-
-    def enqueue(self, key: str, after: float = 0.0) -> None:
-        if self.runner is not None:
-            self.runner.enqueue(key, after)

@@ -12,9 +12,11 @@ import asyncio
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from volplane._delays import Backoff
+from volplane.controller.actions import Queue
 from volplane.kube.client import ApiMetrics
 
 _SHORTEST = 0.001
@@ -318,3 +320,15 @@ class LoopTime:
         if self._time is None:
             self._time = asyncio.get_running_loop().time
         return self._time()
+
+
+@dataclass(slots=True, eq=False)
+class LateQueue:
+    """A queue by its name, for those that need it before its runner is made."""
+
+    runner: Queue | None = None
+    """None: keys are dropped, as this process does not have the queue."""
+
+    def enqueue(self, key: str, after: float = 0.0) -> None:
+        if self.runner is not None:
+            self.runner.enqueue(key, after)

@@ -1,17 +1,21 @@
-"""File operations relative to directory descriptors (openat(2)). None follows a link or leaves the root's mount."""
+"""File operations relative to directory descriptors (openat(2)). None follows a link or leaves the root's mount.
+
+Among them are system calls that the standard library does not have: openat2(2) (Linux 5.6) and syncfs(2).
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from volplane.directory import syscalls
 from volplane.errors import PermissionDenied, VolumeInUse
 
 __all__ = [
+    "AVAILABLE",
     "MountIdentity",
     "NotADirectory",
     "ancestors",
@@ -19,8 +23,10 @@ __all__ = [
     "create_file",
     "directory_exists",
     "entry_exists",
+    "ioctl_alone",
     "mount_id",
     "names_in",
+    "open_beneath",
     "open_directory",
     "open_path",
     "printable",
@@ -29,8 +35,16 @@ __all__ = [
     "split",
     "suppress_errno",
     "sync",
+    "syncfs",
 ]
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SYSCALL = _LIBC.syscall
+_SYSCALL.restype = ctypes.c_long
+_SYSCALL.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+_OPENAT2 = 437
+"""The number on all architectures but alpha, where Python wheels of volplane's dependencies do not exist."""
+_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK = 1 << 16
 _NO_ENTRY = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
@@ -100,8 +114,8 @@ def open_directory(name: str, parent: int, mount: MountIdentity, *, label: str, 
     Raises FileNotFoundError; `NotADirectory` for a symbolic link or a file; `VolumeInUse` for another mount.
     """
     try:
-        if syscalls.AVAILABLE:
-            return syscalls.open_beneath(name, parent, _DIRECTORY | access)
+        if AVAILABLE:
+            return open_beneath(name, parent, _DIRECTORY | access)
         fd = os.open(name, _DIRECTORY | access, dir_fd=parent)
     except OSError as error:
         if error.errno in _NOT_PLAIN:
@@ -130,9 +144,9 @@ def _other_mount(label: str) -> VolumeInUse:
 
 def open_path(path: str, root: int, mount: MountIdentity, *, label: str, access: int = os.O_RDONLY) -> int:
     """Open a directory some levels below root ("" = root itself), checking each component as `open_directory` does."""
-    if path and syscalls.AVAILABLE:
+    if path and AVAILABLE:
         try:
-            return syscalls.open_beneath(path, root, _DIRECTORY | access)
+            return open_beneath(path, root, _DIRECTORY | access)
         except OSError as error:
             if error.errno not in _REFUSED:
                 raise
@@ -218,3 +232,57 @@ def remove_entry(name: str, parent: int) -> None:
     """Unlink a file, which may be gone."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=parent)
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_HOW: dict[int, _How] = {}
+
+
+def open_beneath(path: str, parent: int, flags: int) -> int:
+    """Open a path of one or more components below an open directory.
+
+    Raises OSError: ELOOP for a symbolic link, EXDEV for a mount point, bind mounts included.
+    """
+    how = _HOW.get(flags)
+    if how is None:
+        how = _HOW.setdefault(flags, _How(flags, 0, _NO_XDEV | _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH))
+    name = os.fsencode(path)
+    while True:
+        fd: int = _SYSCALL(_OPENAT2, parent, name, ctypes.addressof(how), ctypes.sizeof(how))
+        if fd >= 0:
+            return fd
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number), path)
+
+
+def syncfs(fd: int) -> None:
+    """Wait until everything that was written to the file system of an open directory is on the disk."""
+    if _LIBC.syncfs(fd):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def ioctl_alone(fd: int, request: int, arguments: bytes) -> None:
+    """Call ioctl(2) while other threads run, which `fcntl.ioctl` does not for long arguments. Raises OSError."""
+    if _LIBC.ioctl(fd, ctypes.c_ulong(request), ctypes.create_string_buffer(arguments, max(len(arguments), 1))) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _available() -> bool:
+    # ENOSYS on older kernels, EPERM from the seccomp filters of older container runtimes.
+    parent = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        os.close(open_beneath(".", parent, os.O_PATH | os.O_CLOEXEC))
+    except OSError:
+        return False
+    finally:
+        os.close(parent)
+    return True
+
+
+AVAILABLE = _available()

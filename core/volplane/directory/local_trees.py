@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from volplane.directory import syscalls
+from volplane.directory import dirfd
 from volplane.directory.copies import Copied, Entry, EntryKind, Item, Outcome, Page, Side
 from volplane.directory.dirfd import MountIdentity, NotADirectory, closing, open_directory, suppress_errno
 
@@ -269,8 +269,8 @@ class LocalTrees:
         """Open a plain file for reading; None = there is none."""
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            if syscalls.AVAILABLE:
-                path = syscalls.open_beneath(os.fsdecode(name), parent, flags)
+            if dirfd.AVAILABLE:
+                path = dirfd.open_beneath(os.fsdecode(name), parent, flags)
             else:
                 path = os.open(name, flags, dir_fd=parent)
         except OSError as error:

@@ -15,10 +15,10 @@ from typing import Any
 
 from volplane.attach.comparison import AttachmentComparison
 from volplane.controller.actions import Recorder, Run
-from volplane.controller.controller import Controller, LateQueue, Role, Watch
+from volplane.controller.controller import Controller, Role, Watch
 from volplane.controller.metrics import Metrics
 from volplane.controller.runner import Runner
-from volplane.controller.workqueue import NO_METRICS, ControllerMetrics, LoopTime
+from volplane.controller.workqueue import NO_METRICS, ControllerMetrics, LateQueue, LoopTime
 from volplane.drivers.driver import Driver, LoadedDrivers
 from volplane.drivers.executor import CallHook, HookCalls, ThreadExecutor
 from volplane.drivers.registry import DriverRegistry

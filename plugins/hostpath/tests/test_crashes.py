@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from volplane import Absent, Asset, InProgress, Unavailable
-from volplane.directory import syscalls
+from volplane.directory import dirfd
 from volplane_hostpath.testing import tree
 
 MIB = 1 << 20
@@ -57,7 +57,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, step: int = 0, *, after: bool = Fal
     with monkeypatch.context() as patch:
         for name in CHANGES:
             patch.setattr(os, name, computer.wrapped(name, getattr(os, name)))
-        patch.setattr(syscalls, "syncfs", computer.wrapped("syncfs", syscalls.syncfs))
+        patch.setattr(dirfd, "syncfs", computer.wrapped("syncfs", dirfd.syncfs))
         yield computer
 
 

@@ -18,7 +18,7 @@ from volplane import (
     Done,
     Unavailable,
 )
-from volplane.directory import syscalls
+from volplane.directory import dirfd
 
 MIB = 1 << 20
 
@@ -161,7 +161,7 @@ def test_a_directory_swapped_for_a_link_while_it_is_removed_leads_nowhere(
     before = sorted(str(path) for path in outside.rglob("*"))
     asset = site.provision()
     site.grow(site.path(asset), depth=2)
-    module = syscalls if step == "open_beneath" else os
+    module = dirfd if step == "open_beneath" else os
     real = getattr(module, step)
     trash = site.root / ".volplane/trash"
     busy = []
@@ -184,7 +184,7 @@ def test_a_directory_swapped_for_a_link_while_it_is_removed_leads_nowhere(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, step, swapping)
-        patch.setattr(syscalls, "AVAILABLE", syscalls.AVAILABLE and step != "open")
+        patch.setattr(dirfd, "AVAILABLE", dirfd.AVAILABLE and step != "open")
         with suppress(BackendError):
             site.delete(site.volume(asset))
     site.delete(site.volume(asset))

@@ -17,7 +17,7 @@ from volplane import (
     Unavailable,
     VolumeInUse,
 )
-from volplane.directory import syscalls
+from volplane.directory import dirfd
 from volplane.directory.dirfd import printable
 from volplane_hostpath.errors import to_backend_error
 from volplane_hostpath.mounts import MountTable
@@ -64,7 +64,7 @@ def test_a_disk_that_fails_while_a_volume_is_made_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(MountTable, "kind", lambda *_: "ext4" if step == "syncfs" else "nfs4")
-        patch.setattr(syscalls if step == "syncfs" else os, step, failing)
+        patch.setattr(dirfd if step == "syncfs" else os, step, failing)
         with pytest.raises(BackendError, match="pvc-u1") as caught:
             site.provision()
     assert caught.value.nothing_done

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from volplane import Absent
-from volplane.directory import syscalls
+from volplane.directory import dirfd
 
 from .conftest import Site
 from .test_crashes import CHANGES
@@ -76,7 +76,7 @@ class Cut:
         with monkeypatch.context() as patch:
             for name in CHANGES:
                 patch.setattr(os, name, self.wrapped(getattr(os, name)))
-            patch.setattr(syscalls, "syncfs", self.wrapped(syscalls.syncfs))
+            patch.setattr(dirfd, "syncfs", self.wrapped(dirfd.syncfs))
             yield
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from volplane import Absent, Done, Unavailable
-from volplane.directory import syscalls
+from volplane.directory import dirfd
 from volplane_hostpath.mounts import MountTable
 from volplane_hostpath.testing import tree
 
@@ -30,7 +30,7 @@ class Disk:
         self.durable: dict[str, Any] = tree(root)
         self.before: Callable[[], None] = lambda: None
         patch.setattr(MountTable, "kind", lambda *_: kind)
-        for module, name in ((os, "fsync"), (os, "fdatasync"), (os, "sync"), (syscalls, "syncfs")):
+        for module, name in ((os, "fsync"), (os, "fdatasync"), (os, "sync"), (dirfd, "syncfs")):
             patch.setattr(module, name, self._wrapped(getattr(module, name)))
 
     def _wrapped(self, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +139,7 @@ def test_where_syncfs_does_not_reach_the_disk_each_file_is_synced(site: Any, mon
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(MountTable, "kind", lambda *_: "nfs4")
-    monkeypatch.setattr(syscalls, "syncfs", None)
+    monkeypatch.setattr(dirfd, "syncfs", None)
     asset = site.provision()
     control = site.root / ".volplane"
     placed = [str(site.marker()), str(control / "volumes"), str(site.root), str(site.path(asset).parent)]

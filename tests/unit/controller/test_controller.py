@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from volplane.controller.controller import LateQueue, Role, Rule
+from volplane.controller.controller import Role, Rule
+from volplane.controller.workqueue import LateQueue
 
 
 class Keys:

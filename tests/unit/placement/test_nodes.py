@@ -9,7 +9,7 @@ import pytest
 from unit.deciding import disk, put, state_with
 from unit.placement.world import ZONE, node
 from volplane.controller.actions import Settled
-from volplane.controller.controller import LateQueue
+from volplane.controller.workqueue import LateQueue
 from volplane.kube.objects import Node
 from volplane.placement import nodes as nodes_module
 from volplane.placement.assign import decide_node

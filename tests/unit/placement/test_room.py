@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from unit.deciding import put
 from unit.placement.test_nodes import Nodes
 from unit.placement.world import node
-from volplane.controller.controller import LateQueue
+from volplane.controller.workqueue import LateQueue
 from volplane.kube import names
 from volplane.kube.objects import CsiStorageCapacity, OwnerReference
 from volplane.placement.room import Promise, PublishedRoom, Room

@@ -9,7 +9,7 @@ import pytest
 from unit.binding.objects import claim, volume
 from unit.deciding import DRIVER, disk, state_with
 from volplane.controller.actions import LiveReads, Patch, Settled, Wait
-from volplane.controller.controller import LateQueue
+from volplane.controller.workqueue import LateQueue
 from volplane.kube.kinds import VOLUMES
 from volplane.kube.names import PROVISIONED_BY, RECLAIM_FINALIZER
 from volplane.kube.names import VOLUME_PROTECTION as GUARD

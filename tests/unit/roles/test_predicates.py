@@ -9,7 +9,7 @@ import pytest
 from unit.binding.objects import claim, storage_class, volume
 from unit.deciding import DRIVER, StateOfTest, disk, state_with
 from volplane.controller.actions import Decide, LiveReads, Predicate, Settled, Wait
-from volplane.controller.controller import LateQueue
+from volplane.controller.workqueue import LateQueue
 from volplane.kube import names
 from volplane.kube.objects import Claim, Volume
 from volplane.protection.finalizers import Protection

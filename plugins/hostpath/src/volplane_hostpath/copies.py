@@ -24,9 +24,9 @@ from volplane.directory import (
     TreeCopy,
     copy_progress,
     decode_fields,
+    dirfd,
     encode_fields,
     human,
-    syscalls,
 )
 from volplane.directory.dirfd import (
     closing,
@@ -233,7 +233,7 @@ def begin(
         _wait_until_later(container)
         if strict and syncs_whole(root):
             # Only the first write to a page that is on the disk, through a memory map, changes the times of its file.
-            syscalls.syncfs(root.fd)
+            dirfd.syncfs(root.fd)
 
 
 def _wait_until_later(container: int) -> None:

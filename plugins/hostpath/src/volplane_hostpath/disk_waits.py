@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterable
 
-from volplane.directory import syscalls
+from volplane.directory import dirfd
 from volplane.directory.dirfd import closing, sync
 from volplane_hostpath.root import Root
 
@@ -42,7 +42,7 @@ class _Round:
     def sync(self) -> None:
         for fd, root in self.roots.items():
             if root.mounts.kind(root.mount) in _LOCAL:
-                syscalls.syncfs(fd)
+                dirfd.syncfs(fd)
             else:
                 for target in self.targets[fd]:
                     _fsync(target)

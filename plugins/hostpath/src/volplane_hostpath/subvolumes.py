@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from volplane.directory.syscalls import ioctl_alone
+from volplane.directory.dirfd import ioctl_alone
 from volplane_hostpath.root import Root
 
 _CREATE, _DESTROY, _SNAPSHOT = 0x5000940E, 0x5000940F, 0x50009417

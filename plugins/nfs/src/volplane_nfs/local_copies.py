@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 
 from volplane import BackendError, Unavailable
-from volplane.directory import CONTROL, CorruptMarker, decode_fields, syscalls
+from volplane.directory import CONTROL, CorruptMarker, decode_fields, dirfd
 from volplane.directory.dirfd import MountIdentity, closing, open_directory, open_path
 from volplane.directory.local_trees import DATA, LocalTrees
 from volplane_nfs.nfs4 import Compounds
@@ -44,7 +44,7 @@ class LocalShare:
     def settle(self, key: bytes, data: bytes) -> None:
         """Write what was copied to the disk, and let the server look at its directory. data: the handle of that."""
         with self._container(key) as above, closing(self._below(DATA, above)) as copy:
-            syscalls.syncfs(above)
+            dirfd.syncfs(above)
             status = os.fstat(copy)
         times = (1, divmod(status.st_mtime_ns, 10**9))
         wanted = {MODE: status.st_mode & 0o7777, TIME_MODIFY_SET: times}
