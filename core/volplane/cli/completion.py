@@ -20,6 +20,7 @@ from typer._completion_classes import completion_init
 
 from volplane.cli.controller_client import Access
 from volplane.cli.explain import KINDS, SUBJECTS, WORDS
+from volplane.cli.framework.options import COMPLETING
 from volplane.cli.main import application
 from volplane.errors import VolplaneError
 from volplane.kube.kinds import NAMESPACES
@@ -32,6 +33,7 @@ def main() -> None:
     *given, last = sys.argv[1:] or [""]
     line = {"COMP_WORDS": shlex.join(["volplane", *given, last]), "COMP_CWORD": str(len(given) + 1)}
     os.environ.update({**line, "_VOLPLANE_COMPLETE": "complete_bash"})
+    COMPLETING.append(words)
     completion_init()
     found = io.StringIO()
     with suppress(SystemExit), redirect_stdout(found):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Final, Literal, ParamSpec, TypeVar
 
@@ -27,13 +27,15 @@ def path_option(name: str, metavar: str, says: str, *more: str, **settings: Any)
     return Option(name, *more, metavar=metavar, help=says, readable=False, **settings)
 
 
+COMPLETING: Final[list[Callable[[str, Mapping[str, Any]], Iterable[str]]]] = []
+"""What completes parameters: `volplane.cli.completion` adds itself, in the process that completes and in no other."""
+
+
 def completed(what: str) -> Any:
     """Return what completes a parameter for kubectl: see `volplane.cli.completion.words`."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        from volplane.cli.completion import words  # noqa: PLC0415 - a shell waits
-
-        return [each for each in words(what, ctx.params) if each.startswith(incomplete)]
+        return [each for words in COMPLETING for each in words(what, ctx.params) if each.startswith(incomplete)]
 
     return complete
 
