@@ -259,8 +259,8 @@ class OperationRegistry:
 class DriverQueue:
     """Operations of one driver that wait for its limits, independent of other drivers.
 
-    Verbs take turns, and within a verb it is first come, first served: a hundred detaches that wait delay an attach by
-    no more than the one that is about to begin.
+    Verbs take turns, and within a verb the groups, storage classes: a hundred detaches that wait delay an attach, and
+    ten thousand claims of one class those of another, by no more than the one that is about to begin.
     """
 
     def __init__(self, limits: DriverLimits, begin: Callable[[Operation], None]) -> None:
@@ -269,18 +269,20 @@ class DriverQueue:
         self._limits = limits
         self._begin = begin
         self._bucket = None if limits.rate is None else TokenBucket(limits.rate, self._loop.time())
-        self._waiting: OrderedDict[str, deque[Operation]] = OrderedDict()
-        """By verb, the one whose turn it is first; none is empty."""
+        self._waiting: OrderedDict[str, OrderedDict[str, deque[Operation]]] = OrderedDict()
+        """By verb and group, those whose turn it is first; none is empty."""
         self._running = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, operation: Operation) -> None:
-        self._waiting.setdefault(operation.run.verb, deque()).append(operation)
+        groups = self._waiting.setdefault(operation.run.verb, OrderedDict())
+        groups.setdefault(operation.run.group, deque()).append(operation)
         self._pump()
 
     def drop(self) -> list[Operation]:
         """Forget the operations that have not started, and return them."""
-        dropped = [operation for same in self._waiting.values() for operation in same]
+        groups = [each for same in self._waiting.values() for each in same.values()]
+        dropped = [operation for same in groups for operation in same]
         self._waiting.clear()
         return dropped
 
@@ -300,10 +302,13 @@ class DriverQueue:
                     return
                 self._bucket.take(now)
             self._running += 1
-            verb, same = self._waiting.popitem(last=False)
+            verb, groups = self._waiting.popitem(last=False)
+            group, same = groups.popitem(last=False)
             operation = same.popleft()
             if same:
-                self._waiting[verb] = same
+                groups[group] = same
+            if groups:
+                self._waiting[verb] = groups
             self._begin(operation)
 
 

@@ -5,11 +5,13 @@ import contextlib
 import gc
 import logging
 import weakref
+from functools import partial
 
 import pytest
 
 from unit.operations.bench import Bench, Work, failing, now, sleeping
 from volplane.controller import logs
+from volplane.controller.actions import Run
 from volplane.drivers.executor import PendingCall
 from volplane.errors import OperationError, OperationInProgress, Unavailable
 from volplane.operations.operation import DriverLimits, Phase
@@ -52,6 +54,20 @@ async def test_the_rate_spreads_starts_after_a_burst_of_one_second() -> None:
         bench.start(f"p{number}", asset=str(number))
     await asyncio.sleep(10)
     assert [at for _, at in bench.ran] == [0.0, 0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+async def test_a_crowd_of_one_group_delays_another_one_by_no_more_than_its_turn() -> None:
+    bench, ran = Bench({"d": DriverLimits(rate=5.0)}), list[str]()
+
+    async def work(group: str) -> None:
+        ran.append(group)
+
+    for number, group in enumerate((*["crowd"] * 200, "few", "few", "other")):
+        run = Run(verb="provision", key=f"c{number}", uid=f"u{number}", driver="d", asset=str(number), group=group)
+        bench.registry.start(run, partial(work, group), lambda: None)
+    await asyncio.sleep(60)
+    assert ran[5:11] == ["crowd", "few", "other", "crowd", "few", "crowd"]  # The first five began at once.
+    assert len(ran) == 203
 
 
 async def test_an_overrun_hook_keeps_its_place_among_the_concurrent() -> None:
