@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Option
 
@@ -30,8 +31,18 @@ from volplane.drivers.contract import SUBDOMAIN
 from volplane.errors import ConfigurationError
 from volplane.kube.client import Client
 from volplane.kube.http.transport import HttpTransport
-from volplane.process.duties import DEFAULT_CONTROLLERS, controllers_of_node, parse_controllers
+from volplane.process.duties import DEFAULT_CONTROLLERS, PLACER, controllers_of_node, parse_controllers
 from volplane.process.process import ControllerProcess, Options
+
+
+class Placement(StrEnum):
+    ASSIGNER = PLACER
+    RACE = "race"
+
+
+class Immediate(StrEnum):
+    ASSIGNER = PLACER
+    EXTERNAL = "external"
 
 
 def run(
@@ -50,12 +61,12 @@ def run(
         ),
     ] = None,
     placement: Annotated[
-        Literal["assigner", "race"],
+        Placement,
         Option(
             help="How claims of distributed drivers get their node: the controller assigner chooses, or the processes"
             " of the nodes compete for them, each after a random delay (give it to all processes)."
         ),
-    ] = "assigner",
+    ] = Placement.ASSIGNER,
     race_base_delay: Annotated[
         float, duration_option("--race-base-delay", says="Of --placement race: the longest first delay.", default="20s")
     ] = 20.0,
@@ -63,12 +74,12 @@ def run(
         float, duration_option("--race-max-delay", says="Of --placement race: the longest delay of all.", default="60s")
     ] = 60.0,
     immediate: Annotated[
-        Literal["assigner", "external"],
+        Immediate,
         Option(
             help="Who selects the node for claims of distributed drivers that bind immediately: the assigner, or"
             " somebody else who sets the annotation volume.kubernetes.io/selected-node."
         ),
-    ] = "assigner",
+    ] = Immediate.ASSIGNER,
     http: Annotated[
         str, Option("--http", metavar="ADDRESS:PORT", help="Where health, metrics and answers for commands are served.")
     ] = "127.0.0.1:9809",
@@ -104,7 +115,7 @@ def run(
         raise ConfigurationError(
             f'--node-name is "{node_name}"; it must be the name of a Node, a DNS subdomain (RFC 1123), such as worker-1'
         )
-    race = (race_base_delay, race_max_delay) if placement == "race" else None
+    race = (race_base_delay, race_max_delay) if placement is Placement.RACE else None
     if race is not None and not 0 < race_base_delay <= race_max_delay:
         raise ConfigurationError(
             f"--race-base-delay is {race_base_delay:g}s and --race-max-delay {race_max_delay:g}s; "
@@ -116,7 +127,7 @@ def run(
         leader_elect=leader_elect,
         node_name=node_name or "",
         race=race,
-        external_choice=immediate == "external",
+        external_choice=immediate is Immediate.EXTERNAL,
         resync=resync,
         force_detach_after=None if disable_force_detach else FORCE_DETACH_AFTER,
         unused_condition=unused_condition,

@@ -37,6 +37,8 @@ DEFAULT_CONTROLLERS: Final = ",".join(duty.option for duty in DUTIES if duty.def
 """Value of `--controllers` where a kube-controller-manager binds, protects, and decides what is attached."""
 CHANGES: Final = tuple(queue for duty in DUTIES for queue in duty.changes)
 """The queues of controllers that change the volumes of bound claims."""
+PLACER: Final = ASSIGNER.option
+"""The controller that places claims of distributed drivers: a value of `--placement` and `--immediate`."""
 ATTACHES: Final = ATTACHER.option
 """The queue of the controller that calls the hooks of attachments, with whose nodes attachments are compared."""
 NODE_CONTROLLERS: Final = tuple(duty.option for duty in DUTIES if duty.on_nodes)
