@@ -171,6 +171,11 @@ def test_a_backend_takes_the_place_of_a_simulated_one(run: Run) -> None:
     assert "alpha.sim  has made memory-1 for " in out
 
 
+def test_a_backend_is_named_as_for_check(run: Run) -> None:
+    code, out, _ = run("simulated_backends:subject", "--seeds", "0:1", "--scenario", "provision")
+    assert (code, "judged: simulated_backends:subject, by calls of " in out) == (0, True)
+
+
 def test_a_backend_is_not_tried_on_nodes_to_which_it_cannot_attach(run: Run) -> None:
     code, _, err = run(
         "--backend", "simulated_backends:subject", "--scenario", "attach", "--seeds", "3:4", "--jobs", "1"

@@ -129,6 +129,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sim(
+    first: Annotated[str, typer.Argument(metavar="BACKEND", help="As --backend.", show_default=False)] = "",
     *,
     backend: Backends = None,
     options: Options = None,
@@ -164,7 +165,7 @@ def sim(
     changes = changes_of(
         parameters=parameters, segment=segment, capacity=capacity, unreachable=unreachable, patience=patience
     )
-    backends = _backends(backend or [], options, changes)
+    backends = _backends([each for each in (first, *(backend or ())) if each], options, changes)
     # One storage that serves all seeds serves one at a time.
     most = 1 if any(isinstance(_subject(each), Subject) for each in backends) else len(chosen)
     job = _Job(backends, scenario, _items(only), 0 if whole else shrink, traced=whole)
