@@ -58,7 +58,9 @@ def test_a_command_ignores_no_signal_though_a_shell_has_started_the_agent_in_the
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert int(line.split()[-1], 16) == 0
+    ignored = int(line.split()[-1], 16)
+    # 32 and 33 are the C library's own; what they are at the start, no program can change.
+    assert [number for number in signal.valid_signals() if ignored >> number - 1 & 1] == []
 
 
 def test_hidden_files_are_empty_and_stay_so(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ LATE = tuple(
 
 
 def with_secret(behaviour: Behaviour, **more: Any) -> Subject:
-    return replace(subject(behaviour, role_external_id=SECRET, **more), secrets=(SECRET,))
+    role = "arn:aws:iam::123456789012:role/storage"
+    return replace(subject(behaviour, role_arn=role, role_external_id=SECRET, **more), secrets=(SECRET,))
 
 
 class TestAwsEbs(BackendConformance):

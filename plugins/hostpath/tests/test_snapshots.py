@@ -194,7 +194,7 @@ def test_a_machine_that_has_started_anew_begins_a_copy_again(cutting: Cutting, m
     torn.write_text("\0")
     os.utime(torn, ns=(status.st_atime_ns, status.st_mtime_ns))
     torn.chmod(status.st_mode & 0o7777)
-    monkeypatch.setattr(copies, "_boot", lambda: "another")
+    monkeypatch.setattr(copies, "boot_id", lambda: "another")
     cutting.site = site.again()
     cutting.cut(site.volume(asset), state=made.state)
     assert contents(site.root / ".volplane/snapshots/snapshot-s1/data") == contents(site.path(asset))
