@@ -30,8 +30,7 @@ async def following(leader: Harness) -> AsyncIterator[VirtualProcess]:
     )
     async with beside:
         process = await beside.build()
-        for runner in process.plane.runners:
-            runner.follows = True
+        process.plane.follow()
         process.begin("controllers", process.plane.run())
         await process.plane.wait_synced()
         yield process

@@ -79,6 +79,17 @@ class ControlPlane:
         """Whether every cache holds what the server had when it was listed."""
         return all(cache.listed.is_set() for cache in self.caches.values())
 
+    def follow(self) -> None:
+        """Let `run` fill the caches and decide, and take no step until `lead`."""
+        for runner in self.runners:
+            runner.follows = True
+
+    def lead(self, group: asyncio.TaskGroup) -> None:
+        """Take the steps that were left to another process, in tasks of `group`."""
+        for runner in self.runners:
+            runner.follows = False
+            group.create_task(runner.take_up(), name="lead")
+
     async def wait_synced(self) -> None:
         for cache in self.caches.values():
             await cache.listed.wait()
@@ -201,9 +212,7 @@ class Term:
         plane = self.plane
         async with asyncio.TaskGroup() as group:
             events = group.create_task(self.recorder.run(), name="events")
-            for runner in plane.runners:
-                runner.follows = False
-                group.create_task(runner.take_up(), name="lead")
+            plane.lead(group)
             controllers = group.create_task(self._work(), name="controllers")
             finding = [group.create_task(self._check_leaks(), name="leak check")]
             if plane.attachments is not None:

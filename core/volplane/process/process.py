@@ -321,8 +321,7 @@ class ControllerProcess:
     async def _follow(self) -> Term:
         """Build the next term, and keep its caches and indexes as they must be when this process leads."""
         term = self._build(*await self._bootstrap.run(self._loaded.on_nodes))
-        for runner in term.plane.runners:
-            runner.follows = True
+        term.plane.follow()
         term.following = asyncio.create_task(term.plane.run(), name="controllers")
         term.counted, self.metrics.counted = self.metrics.counted, Counter()  # Of all processes the leader shows them.
         return term

@@ -277,15 +277,12 @@ class Process:
     async def _follow(self, plane: ControlPlane, started: Callable[[], None]) -> None:
         """Fill the caches and take no step until it leads; then run the drivers, too."""
         self.plane = plane
-        for runner in plane.runners:
-            runner.follows = True
+        plane.follow()
         async with asyncio.TaskGroup() as group:
             group.create_task(plane.run(), name="controllers")
             await self._leads.wait()
             started()
-            for runner in plane.runners:
-                runner.follows = False
-                group.create_task(runner.take_up(), name="lead")
+            plane.lead(group)
             group.create_task(plane.drivers.keep(), name="drivers")
 
     def _saves(self, volume: Mapping[str, Any]) -> None:
