@@ -278,7 +278,7 @@ class FaultTransport(KillableTransport):
         async with self.inner.stream(request) as lines:
             self.script.open_watches += 1
             try:
-                yield lines if self.script.shows is None else _ShownLines(lines, call, self.script.shows)
+                yield _ShownLines(lines, call, self.script)
             finally:
                 self.script.open_watches -= 1
 
@@ -360,15 +360,17 @@ class WrappedLines:
 
 
 class _ShownLines(WrappedLines):
-    """A watch without the events of hidden objects."""
+    """A watch without the events of objects that are hidden when they come."""
 
-    def __init__(self, lines: LineStream, call: ApiCall, shows: Callable[[ApiCall, Mapping[str, Any]], bool]) -> None:
+    def __init__(self, lines: LineStream, call: ApiCall, script: FaultScript) -> None:
         super().__init__(lines)
         self._call = call
-        self._shows = shows
+        self._script = script
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for line in self._lines:
-            event = json.loads(line)
-            if event["type"] in {"BOOKMARK", "ERROR"} or self._shows(self._call, event["object"]):
-                yield line
+            if (shows := self._script.shows) is not None:
+                event = json.loads(line)
+                if event["type"] not in {"BOOKMARK", "ERROR"} and not shows(self._call, event["object"]):
+                    continue
+            yield line
