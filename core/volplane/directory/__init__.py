@@ -2,7 +2,7 @@
 
 Markers that name the owner of a directory, handles, class parameters, paths from a template, checks of a demand,
 archives of what is deleted, copies of trees, what is used of volumes, and what is told of all that.
-Only `dirfd`, `dirfd` and `local_trees` touch a file system. hostpath and nfs are built on it.
+Only `dirfd` and `local_trees` touch a file system. hostpath and nfs are built on it.
 """
 
 from volplane.directory.archives import (

@@ -91,7 +91,7 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         topic="its snapshots: ",
         decide=lambda key, _reads: decide_source(key, state),
         own=own,
-        resync=handlers.held_claims,
+        resync=state.held_claims,
     )
 
 

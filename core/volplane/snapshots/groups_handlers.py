@@ -60,9 +60,8 @@ class GroupHandlers:
         self._look_at_sources(known.spec.volume_group_snapshot_ref.namespace)
 
     def _look_at_sources(self, namespace: str) -> None:
-        for claim in self.state.cluster.claims.values():
-            if claim.namespace == namespace and claim.has_finalizer(names.CLAIM_AS_SOURCE):
-                self.sources.enqueue(claim.key)
+        for key in self.state.held_claims(namespace):
+            self.sources.enqueue(key)
 
     def class_changed(self, _old: VolumeGroupSnapshotClass | None, _new: VolumeGroupSnapshotClass | None) -> None:
         """Look at what waits for a class."""

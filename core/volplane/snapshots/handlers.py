@@ -102,8 +102,3 @@ class SnapshotHandlers:
     def contents_of_driver(self, name: str) -> Iterator[str]:
         """Yield the keys of the contents that the driver of this name serves."""
         return (each.key for each in self.state.contents.values() if each.spec.driver == name)
-
-    def held_claims(self) -> Iterator[str]:
-        """Yield the keys of claims that are held for a snapshot."""
-        claims = self.state.cluster.claims.values()
-        return (each.key for each in claims if each.has_finalizer(names.CLAIM_AS_SOURCE))

@@ -300,6 +300,11 @@ class SnapshotState:
         """Yield the VolumeSnapshots that still need the volume of this claim."""
         return (each for each in self.snapshots.by_index("claim", claim_key) if needs_source(each))
 
+    def held_claims(self, namespace: str = "") -> Iterator[str]:
+        """Yield the keys of claims that are held for a snapshot, of one namespace or ("") of all."""
+        claims = (each for each in self.cluster.claims.values() if namespace in ("", each.namespace))
+        return (each.key for each in claims if each.has_finalizer(names.CLAIM_AS_SOURCE))
+
 
 def claim_uid_of(volume: Volume) -> str:
     """Return the uid of the claim to which the volume is bound; "" if it is bound to none."""
