@@ -20,6 +20,7 @@ from volplane.cli.controller_client import Access, require_driver
 from volplane.cli.framework.console import Console, Output
 from volplane.cli.framework.options import OutputFormat, with_options
 from volplane.leaks.repair import digest_of
+from volplane.state.naming import nodes_namespace
 
 ORDER = ("orphan", "ghost", "drifted", "foreign")
 BAD = frozenset({"orphan", "ghost"})
@@ -27,7 +28,6 @@ MOST_ROWS = 50
 POLL_SECONDS = 0.5
 FIX_SECONDS = 120.0
 CHECK_SECONDS = 120.0
-ASK_A_NODE = "`kubectl -n volplane-system-nodes exec POD -- volplane leaks --http 127.0.0.1:9809`"
 
 Report = Mapping[str, Any]
 Rows = list[Mapping[str, Any]]
@@ -62,7 +62,7 @@ def leaks(
     only = {"driver": driver, "handle": handle}
     report = asyncio.run(_report(console, access, only, check=check, fix=fix, agreed=agreed))
     if output is Output.TEXT:
-        _show(console, report, fixed=fix)
+        _show(console, report, access.system_namespace, fixed=fix)
     else:
         console.data(report, output)
     if any(finding["verdict"] in BAD for finding in report["findings"]):
@@ -151,7 +151,7 @@ async def _poll(
     return report
 
 
-def _show(console: Console, report: Report, *, fixed: bool) -> None:
+def _show(console: Console, report: Report, namespace: str, *, fixed: bool) -> None:
     for repair in report["repairs"]:
         match repair["state"]:
             case "done":
@@ -171,7 +171,7 @@ def _show(console: Console, report: Report, *, fixed: bool) -> None:
         )
     elif not fixed and any(each["verdict"] == "orphan" for each in report["findings"]):
         console.note("`volplane leaks --fix` deletes them")
-    _checks(console, report["drivers"])
+    _checks(console, report["drivers"], namespace)
     for note in report["notes"]:
         console.note(note)
 
@@ -191,9 +191,10 @@ def _findings(console: Console, findings: Iterable[Mapping[str, Any]], *, most: 
     console.table(headers, rows, most=most)
 
 
-def _checks(console: Console, drivers: Rows) -> None:
+def _checks(console: Console, drivers: Rows, namespace: str) -> None:
     if not drivers:
-        console.note(f"this controller checks no driver; those of nodes are checked there: {ASK_A_NODE}")
+        ask = f"kubectl -n {nodes_namespace(namespace)} exec POD -- volplane leaks --http 127.0.0.1:9809"
+        console.note(f"this controller checks no driver; those of nodes are checked there: `{ask}`")
     for each in drivers:
         name, error, checked_at = each["driver"], each["error"], each["checked_at"]
         if each["can_list"] is False:

@@ -107,7 +107,9 @@ def test_a_controller_whose_drivers_are_on_nodes_says_who_checks_them(capsys: py
     said = {**report(), "drivers": []}
     with controller({"/leaks": lambda _: said}, {"/leaks/check": lambda _: {}}) as address:
         assert main(["leaks", "--check", "--http", address]) == 0
-    assert "kubectl -n volplane-system-nodes exec POD -- volplane leaks --http" in capsys.readouterr().out
+        assert "kubectl -n volplane-system-nodes exec POD -- volplane leaks --http" in capsys.readouterr().out
+        assert main(["leaks", "--check", "--http", address, "--system-namespace", "storage"]) == 0
+        assert "kubectl -n storage-nodes exec POD" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("orphan", 1), ("ghost", 1), ("drifted", 0), ("foreign", 0)])
