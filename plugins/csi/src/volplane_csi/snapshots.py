@@ -33,13 +33,12 @@ from volplane_csi.demands import keys_of, name_of
 from volplane_csi.errors import FINAL, REFUSED, Purpose
 from volplane_csi.saved import Attempts, SavedRequest
 from volplane_csi.settings import Settings
-from volplane_csi.volumes import LONGEST_ID
+from volplane_csi.volumes import LONGEST_ID, MOST_PAGES
 
 _READY_SECONDS: Final = 5.0
 """Until the next look at a snapshot that is not ready."""
 _LATEST: Final = 2**63 / 1e9
 """Unix time that the API can keep."""
-_MOST_PAGES: Final = 10_000
 _SECRETS: Final = frozenset(
     f"csi.storage.k8s.io/{role}-{part}"
     for role in (
@@ -261,14 +260,14 @@ class Groups:
             return known
         found: list[str] = []
         token = ""
-        for _ in range(_MOST_PAGES):
+        for _ in range(MOST_PAGES):
             content = self._calls.secrets.add_to(build("ListSnapshotsRequest", starting_token=token))
             answer = self._calls.make("ListSnapshots", content, context, Purpose.READ, "list the snapshots")
             found += [each.snapshot.snapshot_id for each in answer.entries if each.snapshot.group_snapshot_id == handle]
             if answer.next_token in ("", token):
                 return found
             token = answer.next_token
-        raise BackendError(f"the CSI driver lists its snapshots in more than {_MOST_PAGES} pages")
+        raise BackendError(f"the CSI driver lists its snapshots in more than {MOST_PAGES} pages")
 
 
 def _group(found: Any) -> GroupSnapshot:
