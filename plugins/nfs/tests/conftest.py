@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,17 @@ def client(model: ModelServer) -> Client:
 @pytest.fixture
 def root(client: Client) -> bytes:
     return root_handle(client, (b"vol",))
+
+
+@contextmanager
+def mounted(point: Path, *arguments: str) -> Iterator[None]:
+    """Mount something there, by these arguments of mount(8), until the block ends; the test is skipped if none may."""
+    if subprocess.run(["mount", *arguments, str(point)], check=False, capture_output=True).returncode:
+        pytest.skip("mount(2) is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(point)], check=True)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from volplane_nfs.nfs4.operations import PUTFH
 from volplane_nfs.testing import GaneshaServer, ModelServer, why_no_ganesha
 from volplane_nfs.testing.subjects import fill
 
-from .conftest import Site
+from .conftest import Site, mounted
 from .test_snapshots import cloned, cut, drop
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ def small(request: pytest.FixtureRequest) -> Iterator[GaneshaServer]:
     """A server on a small file system."""
     if reason := why_no_ganesha():
         pytest.skip(reason)
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=120", "none"]
+    arguments = ["-t", "tmpfs", "-o", "size=8m,nr_inodes=120", "none"]
     with tempfile.TemporaryDirectory(prefix="volplane-", dir="/dev/shm") as directory:
         data, image = Path(directory, "disk"), Path(directory, "image")
         data.mkdir()
@@ -38,14 +38,9 @@ def small(request: pytest.FixtureRequest) -> Iterator[GaneshaServer]:
             os.truncate(image, 2 * MIB)
             if subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(image)], check=False).returncode:
                 pytest.skip("mkfs.ext4 is not installed")
-            command = ["mount", "-o", "loop", str(image)]
-        if subprocess.run([*command, str(data)], check=False, capture_output=True).returncode:
-            pytest.skip("mount(2) is not allowed here")
-        try:
-            with GaneshaServer(Path(directory), data=data) as server:
-                yield server
-        finally:
-            subprocess.run(["umount", "-l", str(data)], check=True)
+            arguments = ["-o", "loop", str(image)]
+        with mounted(data, *arguments), GaneshaServer(Path(directory), data=data) as server:
+            yield server
 
 
 def use_up(directory: Path) -> None:

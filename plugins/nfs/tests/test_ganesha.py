@@ -25,7 +25,7 @@ from volplane_nfs.nfs4.files import make_directory, root_handle
 from volplane_nfs.testing import GaneshaServer, why_no_ganesha
 from volplane_nfs.testing.subjects import export_options
 
-from .conftest import MIB, Site
+from .conftest import MIB, Site, mounted
 
 pytestmark = pytest.mark.skipif(bool(why_no_ganesha()), reason=why_no_ganesha())
 
@@ -279,29 +279,26 @@ def test_names_of_every_byte_and_of_255_bytes_are_removed(ganesha: GaneshaServer
 
 
 def test_a_full_file_system_is_told(memory: Path) -> None:
-    mounted = memory / "small"
-    mounted.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=60", "tmpfs", str(mounted)]
-    if subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("mount(2) is not allowed here")
-    try:
-        with GaneshaServer(memory, data=mounted) as server:
-            site = Site(server.share).start()
-            with pytest.raises(ResourceExhausted, match="bytes left"):
-                site.provision(capacity_bytes=1 << 30)
-            made = []
-            full = None
-            while full is None:
-                try:
-                    made.append(site.provision(site.demand()))
-                except ResourceExhausted as error:
-                    full = error
-            assert len(made) < 60
-            for each in made:
-                site.delete(site.volume(each))
-            site.stop()
-    finally:
-        subprocess.run(["umount", "-l", str(mounted)], check=True)
+    disk = memory / "small"
+    disk.mkdir()
+    with (
+        mounted(disk, "-t", "tmpfs", "-o", "size=4m,nr_inodes=60", "tmpfs"),
+        GaneshaServer(memory, data=disk) as server,
+    ):
+        site = Site(server.share).start()
+        with pytest.raises(ResourceExhausted, match="bytes left"):
+            site.provision(capacity_bytes=1 << 30)
+        made = []
+        full = None
+        while full is None:
+            try:
+                made.append(site.provision(site.demand()))
+            except ResourceExhausted as error:
+                full = error
+        assert len(made) < 60
+        for each in made:
+            site.delete(site.volume(each))
+        site.stop()
 
 
 CONTROLLER = """
@@ -392,14 +389,11 @@ def filling(memory: Path) -> Iterator[GaneshaServer]:
     """A server on a file system of 8 MiB."""
     disk = memory / "disk"
     disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m,nr_inodes=400", "tmpfs", str(disk)]
-    if subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("mount(2) is not allowed here")
-    try:
-        with GaneshaServer(memory, data=disk) as server:
-            yield server
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+    with (
+        mounted(disk, "-t", "tmpfs", "-o", "size=8m,nr_inodes=400", "tmpfs"),
+        GaneshaServer(memory, data=disk) as server,
+    ):
+        yield server
 
 
 @contextmanager
