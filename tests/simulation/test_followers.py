@@ -6,8 +6,9 @@ import pytest
 
 from schedules import soaked
 from simulation.follower_plants import FOLLOWER_PLANTS
-from simulation.planting import planted
+from simulation.planting import planted, replace
 from simulation.recorded import CAUGHT_FOLLOWED
+from volplane.intents.operation import OperationDeps
 from volplane_testing import run_seed
 from volplane_testing.simulation.run import Trial, simulate
 from volplane_testing.simulation.schedule import generate
@@ -39,3 +40,16 @@ def test_a_planted_bug_of_followers_is_caught(bug: str) -> None:
 
 def test_every_planted_bug_of_followers_has_a_recorded_seed() -> None:
     assert set(CAUGHT_FOLLOWED) == set(FOLLOWER_PLANTS)
+
+
+async def _believe_the_watch(deps: OperationDeps) -> None:
+    """Stand in for `know_attachments`: what was not seen while it followed is not there."""
+
+
+def test_what_the_former_leader_attached_last_is_known_before_anything_is_deleted() -> None:
+    seed = generate(1333, "followed-attach")
+    with planted(lambda stack: replace(stack, OperationDeps, "know_attachments", _believe_the_watch)):
+        violation = simulate(Trial(seed)).violation
+    assert violation is not None
+    assert violation.invariant == "nothing-attached-is-deleted"
+    assert simulate(Trial(seed)).violation is None

@@ -95,7 +95,7 @@ class AttachOperation(_AttachmentOperation):
             context = deps.context(driver, max(record.generation, 1), given)
             asked = AttachRequest(context=context, volume=identity, node=node, read_only=read_only, attachment=run.uid)
             try:
-                self._refuse_second_node(now, volume)
+                await self._refuse_second_node(now, volume)
                 await self._withdraw_proof(now, progress)
                 result = await deps.hooks.call(driver, asked)
             except BackendError as error:
@@ -119,12 +119,13 @@ class AttachOperation(_AttachmentOperation):
         written = await self.deps.client.patch(ATTACHMENTS, attachment.key, body, subresource="status")
         self.deps.cluster.attachments.observe(written)
 
-    def _refuse_second_node(self, attachment: VolumeAttachment, volume: Volume) -> None:
+    async def _refuse_second_node(self, attachment: VolumeAttachment, volume: Volume) -> None:
         """Raise AttachedElsewhere if any volume of the asset allows a single node only, and it is at another one."""
         cluster = self.deps.cluster
         same = map(cluster.volumes.get, cluster.overlaps.same_asset(volume))
         if all(shares_nodes(each) for each in same if each is not None):
             return  # Several nodes may have it.
+        await self.deps.know_attachments()
         for other in cluster.attachments_of(volume):
             node, through = other.spec.node_name, other.spec.source.persistent_volume_name
             if node != attachment.spec.node_name and may_be_attached(other, attachment, cluster):

@@ -32,7 +32,7 @@ from volplane.intents.record import can_never_be_bound, has_newer_intent, holds_
 from volplane.intents.requests import asset_identity, owner_of_claim, provision_request, volume_identity
 from volplane.kube import names
 from volplane.kube.client import Client
-from volplane.kube.kinds import CLAIMS, VOLUME_ATTRIBUTES_CLASSES
+from volplane.kube.kinds import ATTACHMENTS, CLAIMS, VOLUME_ATTRIBUTES_CLASSES
 from volplane.kube.objects import Claim, StorageClass, Volume, VolumeAttributesClass
 from volplane.operations.operation import Again
 from volplane.operations.registry import OperationRegistry
@@ -78,7 +78,9 @@ class OperationDeps:
     queue: Callable[[str], Queue]
     """The queue of this name. What is queued is dropped if this process does not have it."""
     listing: Mapping[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
-    """Of each driver, held while its assets are listed: a storage that hangs costs one thread, however many ask."""
+    """Of each driver, held while its assets are listed: a storage that hangs costs one thread, however many ask. The
+    same for attachments, by the plural of their kind.
+    """
 
     # Handlers look these up in the turn of the decision. They raise OperationError if the object is gone.
 
@@ -133,6 +135,16 @@ class OperationDeps:
         bound_elsewhere = bool(claim.spec.volume_name) and claim.spec.volume_name != live.name
         never = can_never_be_bound(live, claim) and has_newer_intent(live, claim, self.cluster.sealer)
         return live if claim.uid != reference.uid or bound_elsewhere or never else None
+
+    async def know_attachments(self) -> None:
+        """Take in what the former leader attached last, once a term: the watch of a follower may lag behind it."""
+        attachments = self.cluster.attachments
+        async with self.listing[ATTACHMENTS.plural]:
+            if attachments.followed:
+                async for page in self.client.pages(ATTACHMENTS):
+                    for each in page.items:
+                        attachments.observe(each)
+                attachments.followed = False
 
     # Hooks.
 

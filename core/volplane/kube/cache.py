@@ -48,6 +48,8 @@ class Cache(Generic[T]):
         """The newest resourceVersion of a list or a watch event."""
         self.listed = asyncio.Event()
         """Set once a whole list has been taken in."""
+        self.followed = False
+        """Whether it was filled while another process led: its watch may lag behind the last writes of that one."""
         self._objects: dict[str, T] = {}
         self._indexes = {name: _Index(function) for name, function in (indexes or {}).items()}
         self._remember = remember

@@ -81,6 +81,7 @@ class ControlPlane:
 
     def follow(self) -> None:
         """Let `run` fill the caches and decide, and take no step until `lead`."""
+        self.state.attachments.followed = True
         for runner in self.runners:
             runner.follows = True
 

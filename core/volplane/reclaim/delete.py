@@ -203,8 +203,9 @@ class DeleteOperation(VolumeOperation):
         # A person may have changed the policy, or the claim may live after all: the asset is kept.
         if live is None or not live.terminating or live.spec.persistent_volume_reclaim_policy != "Delete":
             raise deps.not_justified()
-        # Another volume that lies on the same storage may have come since the decision.
-        if ownership.shared_with(live, deps.cluster):
+        await deps.know_attachments()
+        # Another volume that lies on the same storage, or an attachment, may have come since the decision.
+        if ownership.shared_with(live, deps.cluster) or deps.cluster.attached_to(live):
             raise deps.not_justified()
         identity = volume_identity(live, deps.cluster.cluster_id)
         generation = identity.owner.generation if identity.owner else 1

@@ -452,10 +452,11 @@ class RecycleOperation(VolumeOperation):
         if live is None or live.terminating or intent is None or not (recycles(live) or job_erases(intent, progress)):
             progress.recycling = False  # An earlier call has returned: two operations never hold one asset.
             raise deps.not_justified()
-        # Another leader may work on it, or another volume lie on the same storage, since the decision.
+        await deps.know_attachments()
+        # Another leader may work on it, a node have it, or another volume lie on the same storage, since the decision.
         on_node = bool(deps.cluster.node_name)
         ours = intent.asked and not intent.plan if on_node else intent.fence == deps.cluster.fence()
-        if not ours or shared_with(live, deps.cluster):
+        if not ours or shared_with(live, deps.cluster) or (intent.plan is None and deps.cluster.attached_to(live)):
             raise deps.not_justified()
         reference = live.spec.claim_ref if not on_node else None
         if reference is not None and reference.namespace:
