@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any, Final
 
+from volplane._delays import WATCH_ENDED
 from volplane.kube import names
 from volplane.state.naming import node_hash
 from volplane_testing.distributed import CENTRAL, DistributedCluster
@@ -219,7 +220,8 @@ class DistributedRun:
 
     def _cut_process_off(self, name: str, seconds: float) -> None:
         self._apart[name] = until = asyncio.get_running_loop().time() + seconds
-        self._rules.disturbed(name, until)
+        # Until then a watch may pause that has failed for so long.
+        self._rules.disturbed(name, until + min(seconds, WATCH_ENDED.ceiling))
         self._cluster.scripts[name].add(requests("*", "*"), unanswered, times=1e9)
         self._cluster.server.end_watches()
         self._tell(f"process {name} does not reach the API server for {seconds:g} s")
