@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from volplane.assets import Asset, ListedAsset, Ownership
-from volplane.directory.parameters import DirectoryParameters, PathTemplate
-from volplane.errors import AlreadyExists, InvalidArgument
+from volplane.directory.parameters import DELETE, RETAIN, USE, DirectoryParameters
+from volplane.errors import AlreadyExists, InvalidArgument, Unsupported
 from volplane.requests import ProvisionRequest, VolumeIdentity
 
 __all__ = [
@@ -128,6 +128,8 @@ class VolumeMarker:
     """Of the class, for a volume that is restored."""
     class_name: str = ""
     """Of the class, for a volume that is restored; empty = a version made it that did not know."""
+    existing: bool = False
+    """Whether its directory was there before it, with what is in it."""
 
     @classmethod
     def new(cls, request: ProvisionRequest, parameters: DirectoryParameters, **own: Any) -> Self:
@@ -135,7 +137,7 @@ class VolumeMarker:
         return cls(
             name=request.name,
             owner=request.owner,
-            path=PathTemplate.parse(parameters.path_template).render(request.claim, request.name),
+            path=parameters.template.render(request.claim, request.name),
             capacity_bytes=request.capacity_bytes,
             demand=parameters.demand(request),
             gid=parameters.gid,
@@ -150,6 +152,41 @@ class VolumeMarker:
     def entry(self) -> str:
         """Return the name of the volume's directory before it is in its place and while it is removed."""
         return f"{self.name}@{self.owner.generation}"
+
+    @property
+    def exact(self) -> bool:
+        """Return whether other claims may have its path too: who has it is found out before it is made."""
+        return bool(self.demand.get("exact_path"))
+
+    @property
+    def uses_existing(self) -> bool:
+        """Return whether its class lets it have a directory that is there, and lie below such."""
+        return self.demand.get("on_existing") == USE
+
+    def on_delete(self, *, used: bool) -> str:
+        """Return what becomes of the directory as the volume is deleted, by its class.
+
+        used: whether its asset became a volume. If not, a directory that was there stays.
+        """
+        if self.existing and not used:
+            return RETAIN
+        return str(self.demand.get("on_delete", DELETE))
+
+    def refuse_emptying(self) -> None:
+        """Raise `Unsupported` for a directory that was there before the volume, unless its class says `delete`."""
+        if self.existing and self.on_delete(used=True) != DELETE:
+            raise Unsupported(
+                f"{self.path} was there before {self.name}, and its class does not say onDelete: delete: what is in it "
+                "is not removed"
+            )
+
+    def refuse_other_namespace(self, left: VolumeMarker, label: str) -> None:
+        """Raise `AlreadyExists` if a volume of another namespace left the directory. label: of it, for the message."""
+        namespace, _, _ = left.claim.partition("/")
+        if not self.claim.startswith(f"{namespace}/"):
+            raise AlreadyExists(
+                f"{label} was left by a volume of namespace {namespace}, and the claim is {self.claim}: it is not used"
+            )
 
     def belongs_to(self, owner: Ownership | None) -> bool:
         """Return whether cluster, claim and volume are the owner's; the generation is not compared."""
@@ -222,6 +259,7 @@ class VolumeMarker:
                 created_at=float(fields["created_at"]),
                 mount_options=tuple(map(str, fields.get("mount_options", ()))),
                 class_name=str(fields.get("class_name", "")),
+                existing=bool(fields.get("existing")),
                 **cls.decode_own(fields),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -246,6 +284,7 @@ class VolumeMarker:
             "created_at": self.created_at,
             **({"mount_options": self.mount_options} if self.mount_options else {}),
             **({"class_name": self.class_name} if self.class_name else {}),
+            **({"existing": True} if self.existing else {}),
         }
 
 

@@ -2,8 +2,8 @@
 
 A path is safe whatever tenants write into names, labels and annotations. Every component consists of `[A-Za-z0-9._-]`,
 has 1 to 255 bytes and starts with neither "." nor "-", so it cannot be "..", nor a hidden file, nor a driver's own
-directory. The last component ends with the claim's uid or is the volume's name, so no two volumes share a path. Render
-a path once and keep it with the volume: the class and the names may change.
+directory. The last component ends with the claim's uid or is the volume's name, so no two volumes share a path, but
+for exact ones. Render a path once and keep it with the volume: the class and the names may change.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "ARCHIVE",
     "DELETE",
     "RETAIN",
+    "USE",
     "DirectoryParameters",
     "KeptDirectoryParameters",
     "PathTemplate",
@@ -31,6 +32,8 @@ __all__ = [
     "check_demand",
 ]
 
+REFUSE, USE = "refuse", "use"
+"""Values of `onExisting`."""
 DELETE = "delete"
 """Value of `onDelete`: the directory is removed with its volume."""
 RETAIN = "retain"
@@ -81,7 +84,7 @@ class DirectoryParameters:
         Param(
             "Path of the volume below the driver's directory. Placeholders: ${namespace}, ${claim}, ${volume}, ${uid}, "
             "${label:KEY} and ${annotation:KEY} (of the claim). A path that does not end with ${uid} (or a ${volume} "
-            "alone) gets -${uid} appended.",
+            "alone) gets -${uid} appended, unless `exactPath` is true.",
             name="pathTemplate",
         ),
     ] = DEFAULT_TEMPLATE
@@ -92,7 +95,12 @@ class DirectoryParameters:
             raise InvalidArgument(
                 f"parameter mode: {self.permissions:04o} must be 07xx: the owner needs all rights, as in 0770"
             )
-        PathTemplate.parse(self.path_template)
+        _ = self.template
+
+    @property
+    def template(self) -> PathTemplate:
+        """Return the template of paths; raises `InvalidArgument`."""
+        return PathTemplate.parse(self.path_template)
 
     @property
     def permissions(self) -> int:
@@ -116,15 +124,33 @@ class DirectoryParameters:
 class KeptDirectoryParameters(DirectoryParameters):
     """The same of a backend that can keep directories whose volumes are deleted."""
 
-    on_delete: Annotated[
+    exact_path: Annotated[
+        bool,
+        Param(
+            "The path is what `pathTemplate` says, with nothing appended. One that another volume has, or lies in, is "
+            "refused.",
+            name="exactPath",
+        ),
+    ] = False
+    on_existing: Annotated[
         str,
         Param(
+            "What becomes of a claim at whose exact path a directory is: `refuse`; `use`, the directory with all that "
+            "is in it becomes the volume, if it is no other's: its owner, mode and quota stay. Needs `exactPath`, and "
+            "`${namespace}` as a directory of its own in `pathTemplate`.",
+            name="onExisting",
+            choices=(REFUSE, USE),
+        ),
+    ] = REFUSE
+    on_delete: Annotated[
+        str | None,
+        Param(
             "What becomes of the directory when the volume is deleted: `delete`; `retain`, it stays where it is; "
-            "`archive`, it is moved to `.volplane/archive`.",
+            "`archive`, it is moved to `.volplane/archive`. Default: delete, with `onExisting: use` retain.",
             name="onDelete",
             choices=(DELETE, RETAIN, ARCHIVE),
         ),
-    ] = DELETE
+    ] = None
     archive_retention: Annotated[
         float | None,
         Param(
@@ -142,10 +168,23 @@ class KeptDirectoryParameters(DirectoryParameters):
                 f"parameter archiveRetention is {self.archive_retention:g}s: it says something only with onDelete "
                 "archive"
             )
+        if self.on_existing == USE and not (self.exact_path and ("", "namespace", "") in self.template.components):
+            # Tenants choose names, labels and annotations: by them alone they could choose another's directory.
+            raise InvalidArgument(
+                "parameter onExisting is 'use': it needs exactPath: true, and a pathTemplate with ${namespace} as a "
+                f"directory of its own, as in ${{namespace}}/${{claim}}; this one is {self.path_template!r}"
+            )
+
+    @property
+    def template(self) -> PathTemplate:
+        """Return the template of paths; raises `InvalidArgument`."""
+        return PathTemplate.parse(self.path_template, exact=self.exact_path)
 
     def demand(self, request: ProvisionRequest) -> dict[str, Any]:
         """Return what is asked for, as JSON values."""
-        return {**super().demand(request), "on_delete": self.on_delete, "retention": self.archive_retention}
+        on_delete = self.on_delete or (RETAIN if self.on_existing == USE else DELETE)
+        exact = {"exact_path": True, "on_existing": self.on_existing} if self.exact_path else {}
+        return {**super().demand(request), "on_delete": on_delete, "retention": self.archive_retention, **exact}
 
 
 def check_demand(request: ProvisionRequest, *, copies: bool = False, images: bool = False) -> None:
@@ -183,10 +222,11 @@ class PathTemplate:
 
     @staticmethod
     @lru_cache(maxsize=256)
-    def parse(text: str) -> PathTemplate:
+    def parse(text: str, *, exact: bool = False) -> PathTemplate:
         """Read a template; raises `InvalidArgument` naming what is wrong and what would be right.
 
-        If the last component neither ends with `${uid}` nor is `${volume}`, `-${uid}` is appended.
+        If the last component neither ends with `${uid}` nor is `${volume}`, `-${uid}` is appended, unless the path is
+        to be `exact`: then several claims may have it.
         """
         parts = re.split(r"/(?![^{]*\})", text)  # keys of labels may hold a slash
         if not all(parts):
@@ -196,7 +236,7 @@ class PathTemplate:
         components = [_tokens(text, part) for part in parts]
         last = components[-1]
         # A path that is not unique could be another volume's.
-        if last[-2:] != ("uid", "") and last != ("", "volume", ""):
+        if not exact and last[-2:] != ("uid", "") and last != ("", "volume", ""):
             components[-1] = (*last[:-1], f"{last[-1]}-", "uid", "")
         return PathTemplate(tuple(components))
 

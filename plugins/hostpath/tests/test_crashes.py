@@ -248,3 +248,38 @@ def test_a_volume_deleted_in_slices_by_processes_that_die_is_gone(site: Any, mon
         if not isinstance(answer, InProgress):
             break
     assert site.leftovers() == []
+
+
+@pytest.mark.parametrize("on_delete", ["retain", "delete"])
+def test_data_that_was_there_outlives_every_crash(
+    new_site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_delete: str
+) -> None:
+    use = {"pathTemplate": "${namespace}/${claim}", "exactPath": True, "onExisting": "use", "onDelete": on_delete}
+
+    def site_with_data(name: str) -> Any:
+        data = tmp_path / name / "default/data"
+        (tmp_path / name).mkdir()
+        site = new_site(tmp_path / name).start()
+        data.mkdir(parents=True)
+        (data / "file").write_text("kept")
+        return site
+
+    def act(site: Any) -> None:
+        asset = site.provision(parameters=use)
+        # What a class lets be removed all the same outlives an asset that never becomes a volume.
+        site.delete(replace(site.volume(asset), uid="" if on_delete == "delete" else "pv-u1"))
+
+    with machine(monkeypatch) as whole:
+        act(site_with_data("whole"))
+    for step in range(1, whole.count + 1):
+        site = site_with_data(f"root-{step}")
+        with machine(monkeypatch, step), suppress(Crash):
+            act(site)
+        again = site.again().start()
+        found = again.find()
+        if isinstance(found, Asset):
+            again.delete(replace(again.volume(found), uid=""))
+        assert (site.root / "default/data/file").read_text() == "kept"
+        asset = again.provision("u2", parameters=use)
+        assert (again.path(asset) / "file").read_text() == "kept"
+        assert list(again.listed()) == ["default", "pvc-u2"]

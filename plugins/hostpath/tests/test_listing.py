@@ -86,6 +86,8 @@ def test_the_driver_describes_itself(site: Any) -> None:
         "uid",
         "gid",
         "pathTemplate",
+        "exactPath",
+        "onExisting",
         "volumeType",
         "onDelete",
         "archiveRetention",

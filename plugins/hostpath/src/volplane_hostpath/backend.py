@@ -80,8 +80,6 @@ from volplane_hostpath.delete import (
     delete_unmarked,
     forget_marked,
     holds_something,
-    refuse_mounted_above,
-    refuse_not_static,
     remove_leftovers,
     remove_retained_markers,
 )
@@ -115,9 +113,9 @@ from volplane_hostpath.snapshots import (
     open_volume,
     snapshot_name,
 )
-from volplane_hostpath.static_volumes import path_below_root, root_spellings, static_path
+from volplane_hostpath.static_volumes import path_below_root, refuse_not_static, root_spellings, static_path
 from volplane_hostpath.statistics import measure_volumes
-from volplane_hostpath.trash import refuse_mounts_below
+from volplane_hostpath.trash import refuse_mounted_above, refuse_mounts_below
 from volplane_hostpath.update import adopt_marker, expand_marker
 
 _ONE_NODE = frozenset({AccessMode.READ_WRITE_ONCE, AccessMode.READ_WRITE_ONCE_POD})
@@ -519,6 +517,12 @@ class HostPathBackend(BackendSpec):
             raise Unsupported(
                 f"access mode {other[0]} needs a file system that every node sees (option shared); served are {served}"
             )
+        several = sorted(str(mode) for mode in set(request.access_modes) - _ONE_NODE)
+        if request.volume_mode is VolumeMode.BLOCK and several:
+            raise Unsupported(
+                f"access mode {several[0]} with volumeMode Block: each node would attach the image file by itself, and "
+                "their writes would destroy each other's; ask for ReadWriteOnce, or for volumeMode Filesystem"
+            )
         if request.mount_options:
             raise InvalidArgument(f"mountOptions {list(request.mount_options)}: a directory has none; remove them")
 
@@ -531,8 +535,8 @@ class HostPathBackend(BackendSpec):
         handle = Handle.parse(volume.handle)
         if handle is not None and handle.generation != marker.owner.generation:
             return True  # The name belongs to another generation: this one is gone.
-        on_delete = marker.demand.get("on_delete", DELETE)
-        if on_delete != DELETE and not volume.uid and not holds_something(root, marker):
+        on_delete = marker.on_delete(used=bool(volume.uid))
+        if not volume.uid and not marker.existing and not holds_something(root, marker):
             # An asset that never became a volume holds nothing that anybody would want to keep.
             on_delete = DELETE
         if on_delete == RETAIN:
@@ -557,6 +561,7 @@ class HostPathBackend(BackendSpec):
         marker = _owned_marker(root, name_of(volume), volume)
         if is_backed(marker):
             raise Unsupported(f"{marker.name} is a snapshot, read only: it cannot be emptied")
+        marker.refuse_emptying()
         return marker.path
 
 

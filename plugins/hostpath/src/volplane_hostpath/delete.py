@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity, VolumeInUse
+from volplane import AlreadyExists, BackendError, Context, Unavailable, VolumeIdentity
 from volplane.directory import ARCHIVE, CONTROL, RETAINED, CorruptMarker, entry_of, static_key
 from volplane.directory.dirfd import (
     ancestors,
@@ -31,19 +31,16 @@ from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import VolumeMarker, marker_file
-from volplane_hostpath.mounts import mounts_above
 from volplane_hostpath.parent_directories import forget_parents, remove_empty_parents, remove_stale_entries
 from volplane_hostpath.provision import discard_staged
 from volplane_hostpath.root import COPIES, LOCKS, TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.static_volumes import (
     path_below_root,
-    refuse_marked,
-    refuse_other_root,
-    refuse_parent,
+    refuse_not_static,
     root_spellings,
     static_path,
 )
-from volplane_hostpath.trash import empty_trash, refuse_in_use, remove_or_move
+from volplane_hostpath.trash import empty_trash, refuse_in_use, refuse_mounted_above, remove_or_move
 
 STATIC_PREFIX = "static-"
 
@@ -106,14 +103,15 @@ def _is_retained(root: Root, volume: VolumeIdentity, path: str) -> bool:
 
 
 def remove_retained_markers(root: Root, index: VolumeIndex, log: logging.Logger) -> None:
-    """Remove the markers of retained directories that are gone. Needs the lock of the index."""
+    """Remove the markers of retained directories that are gone, or a volume's again. Needs the lock of the index."""
     if not entry_exists(RETAINED, root.control):
         return
     retained = root.directory(RETAINED)
     for entry in names_in(retained):
         try:
             marker = VolumeMarker.decode(read_file(entry, retained))
-            if not directory_exists(marker.path, root.fd, root.mount, label=root.path):
+            again = index.volume_above(marker.path) is not None
+            if again or not directory_exists(marker.path, root.fd, root.mount, label=root.path):
                 remove_entry(entry, retained)
         except (BackendError, CorruptMarker, OSError) as error:
             index.reports.warn(log, f"{root.path}/{CONTROL}/{RETAINED}/{printable(entry)}", error)
@@ -129,6 +127,9 @@ def delete_unmarked(root: Root, index: VolumeIndex, name: str, volume: VolumeIde
     path = path_below_root(volume.source, root_spellings(root.path))
     if path is None or _is_retained(root, volume, path):
         return
+    with index.open(root, Deadline(context).remaining(), context.log):
+        if index.volume_above(path) is not None:
+            return  # Another volume has taken over what this one left.
     if directory_exists(path, root.fd, root.mount, label=root.path):
         raise AlreadyExists(
             f"{root.path}/{path} exists but carries no mark of volume {volume.name}: it is not touched; remove it by "
@@ -153,27 +154,6 @@ def delete_static(root: Root, index: VolumeIndex, waits: DiskWaits, volume: Volu
             return False
     waits.wait(root, [(root.fd, split(path)[0])])
     return empty_trash(root, key, Deadline(context))
-
-
-def refuse_not_static(root: Root, index: VolumeIndex, path: str) -> None:
-    """Raise unless the directory at the path can be nothing but a static volume. Needs the lock of the index.
-
-    Raises `AlreadyExists` if the path is, holds or lies in a volume with a marker, holds volumes, or lies in another
-    root; `Unavailable` while the paths of some volumes are not known.
-    """
-    label = f"{root.path}/{path}"
-    refuse_marked(index, path, label)
-    refuse_parent(root, path, label)
-    refuse_other_root(root, path)
-
-
-def refuse_mounted_above(root: Root, fd: int, label: str) -> None:
-    """Raise `VolumeInUse` if a directory that contains this one, below the root, is mounted elsewhere."""
-    used = mounts_above(fd, root.fd, root.mounts.current())
-    if used:
-        raise VolumeInUse(
-            f"{label} lies in a directory that is mounted at {used[0]}, as the volume of a pod is: it is not touched"
-        )
 
 
 def _take_away(root: Root, path: str, key: str, deadline: Deadline, *, static: bool = False) -> bool:

@@ -82,6 +82,14 @@ def known_volume_marker(root: Root, name: str) -> VolumeMarker | None:
         ) from error
 
 
+def retained_markers(root: Root) -> Iterator[VolumeMarker]:
+    """Yield the markers of deleted volumes whose directories stay; those that cannot be read are left out."""
+    retained = root.directory(RETAINED)
+    for entry in names_in(retained):
+        with suppress(CorruptMarker, OSError):
+            yield VolumeMarker.decode(read_file(entry, retained))
+
+
 def volume_names(root: Root) -> list[str]:
     """Return the names of all volumes that have a marker, sorted."""
     suffix = marker_file("")

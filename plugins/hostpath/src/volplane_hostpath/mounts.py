@@ -117,7 +117,8 @@ class MountTable:
         self._process = 0
 
 
-def _is_in(path: str, above: str) -> bool:
+def is_in(path: str, above: str) -> bool:
+    """Return whether one path is the other, or lies below it."""
     return path == above or path.startswith(above.rstrip("/") + "/")
 
 
@@ -128,7 +129,7 @@ def _path_of(fd: int) -> str:
 def mounts_below(fd: int, mounts: list[Mount]) -> list[str]:
     """Return the paths of the mount points on or beneath an open directory."""
     path = _path_of(fd)
-    points = [mount for mount in mounts if _is_in(mount.point, path)]
+    points = [mount for mount in mounts if is_in(mount.point, path)]
     if not points:
         return []
     own = mount_id(fd)
@@ -140,7 +141,7 @@ def mounts_of(fd: int, mounts: list[Mount]) -> list[str]:
     volume.
     """
     own, inside = _place_of(fd, mounts)
-    return [mount.point for mount in _others(own, mounts) if _is_in(mount.root, inside)]
+    return [mount.point for mount in _others(own, mounts) if is_in(mount.root, inside)]
 
 
 def loop_over(fd: int) -> str:
@@ -162,7 +163,7 @@ def mounts_above(fd: int, root: int, mounts: list[Mount]) -> list[str]:
     return [
         mount.point
         for mount in _others(own, mounts)
-        if _is_in(inside, mount.root) and _is_in(mount.root, top) and mount.root != top
+        if is_in(inside, mount.root) and is_in(mount.root, top) and mount.root != top
     ]
 
 
@@ -170,7 +171,7 @@ def _place_of(fd: int, mounts: list[Mount]) -> tuple[Mount | None, str]:
     """Return the mount through which fd was opened, and its path in that file system."""
     number, path = mount_id(fd), _path_of(fd)
     own = next((mount for mount in mounts if mount.number == number), None)
-    if own is None or not _is_in(path, own.point):
+    if own is None or not is_in(path, own.point):
         return None, ""
     return own, own.root.rstrip("/") + path[len(own.point.rstrip("/")) :]
 

@@ -38,16 +38,27 @@ def is_ours(root: Root, path: str) -> bool:
     return entry_exists(parent_key(os.fsencode(path)), root.directory(PARENTS))
 
 
-def refuse_foreign_parents(root: Root, path: str) -> list[str]:
-    """Raise `AlreadyExists` if a parent of the path exists that the driver did not make. Returns the missing ones."""
+def refuse_foreign_parents(root: Root, path: str, *, used: bool) -> list[str]:
+    """Raise `AlreadyExists` if a parent of the path exists that the driver did not make. Returns the missing ones.
+
+    used: whether such parents are used, unless others than their owner may exchange what is in them.
+    """
     parents = list(ancestors(path))
     while parents and not directory_exists(parents[-1], root.fd, root.mount, label=root.path):
         parents.pop()
     for above in parents:
-        if not is_ours(root, above):
+        if is_ours(root, above):
+            continue
+        if not used:
             raise AlreadyExists(
                 f"{root.path}/{above} exists and was not made by this driver; move it away or change pathTemplate"
             )
+        with closing(open_path(above, root.fd, root.mount, label=root.path, access=os.O_PATH)) as fd:
+            if os.fstat(fd).st_mode & 0o022:
+                raise AlreadyExists(
+                    f"{root.path}/{above} can be written by others than its owner, who could exchange volumes in it: "
+                    "no volume is made there; take that away, as by chmod 0755"
+                )
     return list(ancestors(path))[len(parents) :]
 
 
@@ -66,13 +77,13 @@ def entries_of(root: Root, path: str) -> list[Target]:
     return [(parents, ""), *((parents, parent_key(os.fsencode(above))) for above in ancestors(path))]
 
 
-def make_parent_directories(root: Root, path: str) -> int:
+def make_parent_directories(root: Root, path: str, *, used: bool) -> int:
     """Open the parent directory of a volume's path; makes what is missing. Returns its descriptor.
 
-    The entries of missing ones are on the disk. Raises `AlreadyExists` for a foreign parent.
+    The entries of missing ones are on the disk. Raises `AlreadyExists` as `refuse_foreign_parents` does.
     """
     parent, _ = split(path)
-    if not refuse_foreign_parents(root, path):
+    if not refuse_foreign_parents(root, path, used=used):
         return open_path(parent, root.fd, root.mount, label=root.path)
     current = os.dup(root.fd)
     for above in ancestors(path):

@@ -59,9 +59,10 @@ from volplane_hostpath.copies import (
 )
 from volplane_hostpath.disk_waits import DiskWaits, Target
 from volplane_hostpath.errors import NO_SPACE, to_backend_error
-from volplane_hostpath.index import VolumeIndex
+from volplane_hostpath.index import VolumeIndex, retained_markers
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.markers import VolumeMarker, marker_file
+from volplane_hostpath.mounts import is_in
 from volplane_hostpath.parent_directories import (
     entries_of,
     forget_parents,
@@ -72,7 +73,9 @@ from volplane_hostpath.parent_directories import (
 from volplane_hostpath.project_quotas import REQUIRED, choose_number, limit_directory, unsupported
 from volplane_hostpath.root import TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.settings import HOST_PATH, Settings
+from volplane_hostpath.static_volumes import refuse_not_static
 from volplane_hostpath.subvolumes import create, is_btrfs, is_subvolume, make_read_only
+from volplane_hostpath.trash import refuse_in_use, refuse_mounted_above
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +146,13 @@ def stage_volume(
 ) -> VolumeMarker:
     """Make the directory in tmp, write the marker and wait for the disk; returns the marker. Needs the volume's lock.
 
-    A copy gets its directory with its first slice. A failure leaves nothing.
+    A copy gets its directory with its first slice; one that is there is used as it is. A failure leaves nothing.
     """
     try:
         with index.open(root, Deadline(context).remaining(), context.log):
-            missing = _check_room_and_path(root, index, settings, marker)
+            marker, missing = _check_room_and_path(root, index, settings, marker)
             marker = _with_project(root, marker)
-            if not is_copy(marker):
+            if _is_staged(marker):
                 _make_directory(root, marker)
             register_parents(root, missing)
             index.stage(root, marker, replaces=False)
@@ -178,9 +181,11 @@ def finish_volume(
     It is made if it is missing. staged: `stage_volume` has just made it. A copy is in its place: `fill_volume`.
     """
     _refuse_deleted(root, marker)
-    if staged and not is_copy(marker):
+    if staged and _is_staged(marker):
         _rename_into_place(root, index, marker, context)
     elif not is_copy(marker) and not directory_exists(marker.path, root.fd, root.mount, label=root.path):
+        if marker.existing:
+            raise Unavailable(f"{root.path}/{marker.path} was to be used by {marker.name} as it was, and is gone")
         _stage_again(root, index, marker, context)
         _first_wait(root, waits, marker)
         _rename_into_place(root, index, marker, context)
@@ -202,6 +207,11 @@ def _refuse_deleted(root: Root, marker: VolumeMarker) -> None:
 def is_copy(marker: VolumeMarker) -> bool:
     """Return whether the volume is made from a snapshot or another volume."""
     return marker.demand.get("source") is not None
+
+
+def _is_staged(marker: VolumeMarker) -> bool:
+    """Return whether an empty directory is made for the volume, in tmp."""
+    return not is_copy(marker) and not marker.existing
 
 
 def is_backed(marker: VolumeMarker) -> bool:
@@ -290,7 +300,7 @@ def _first_wait(root: Root, waits: DiskWaits, marker: VolumeMarker) -> None:
     They come before the directory in its place: without them it would count as foreign after a power failure, and no
     call would finish or remove it.
     """
-    staged = [] if is_copy(marker) else [(root.directory(TMP), marker.entry)]
+    staged = [(root.directory(TMP), marker.entry)] if _is_staged(marker) else []
     waits.wait(root, [*_first_targets(root, marker), *staged])
 
 
@@ -306,7 +316,7 @@ def _stage_again(root: Root, index: VolumeIndex, marker: VolumeMarker, context: 
     _set_limit_owner_and_mode(root, marker)
     with index.open(root, Deadline(context).remaining(), context.log):
         try:
-            register_parents(root, refuse_foreign_parents(root, marker.path))
+            register_parents(root, refuse_foreign_parents(root, marker.path, used=marker.uses_existing))
         except AlreadyExists as error:
             raise Unavailable(error.message) from error
 
@@ -335,16 +345,21 @@ def forget_volume(root: Root, index: VolumeIndex, marker: VolumeMarker, context:
     return True
 
 
-def _check_room_and_path(root: Root, index: VolumeIndex, settings: Settings, marker: VolumeMarker) -> list[str]:
-    """Raise if there is no room or the path is taken. Needs the lock of the index. Returns parents that are missing."""
+def _check_room_and_path(
+    root: Root, index: VolumeIndex, settings: Settings, marker: VolumeMarker
+) -> tuple[VolumeMarker, list[str]]:
+    """Raise if there is no room or the path is taken. Needs the lock of the index.
+
+    Returns the marker, which says whether the directory is there and is used, and the parents that are missing.
+    """
+    if marker.exact:
+        refuse_not_static(root, index, marker.path)
     other = index.volume_above(marker.path)
     if other is not None:
         raise AlreadyExists(f"{root.path}/{marker.path} is in the directory of volume {other}")
-    missing = refuse_foreign_parents(root, marker.path)
+    missing = refuse_foreign_parents(root, marker.path, used=marker.uses_existing)
     if not missing and directory_exists(marker.path, root.fd, root.mount, label=root.path):
-        raise AlreadyExists(
-            f"{root.path}/{marker.path} exists and is not marked as a volume of ours; move it away (it is not touched)"
-        )
+        marker = _of_what_is_there(root, marker)
     room = index.room(root)
     if marker.capacity_bytes > room:
         raise ResourceExhausted(
@@ -356,7 +371,24 @@ def _check_room_and_path(root: Root, index: VolumeIndex, settings: Settings, mar
             reschedule=not settings.shared,
             nothing_done=True,
         )
-    return missing
+    return marker, missing
+
+
+def _of_what_is_there(root: Root, marker: VolumeMarker) -> VolumeMarker:
+    """Return the marker of a volume that uses the directory at its path. Raises `AlreadyExists`, `VolumeInUse`."""
+    label = f"{root.path}/{marker.path}"
+    if not marker.uses_existing or is_copy(marker) or marker.demand.get("block"):
+        raise AlreadyExists(
+            f"{label} exists and is not marked as a volume of ours; move it away (it is not touched), or let a "
+            "Filesystem claim without a source use it by exactPath: true and onExisting: use"
+        )
+    with closing(open_path(marker.path, root.fd, root.mount, label=root.path, access=os.O_PATH)) as fd:
+        refuse_mounted_above(root, fd, label)
+        refuse_in_use(root, fd, label)
+    for left in retained_markers(root):
+        if is_in(left.path, marker.path) or is_in(marker.path, left.path):
+            marker.refuse_other_namespace(left, label)
+    return replace(marker, existing=True)
 
 
 def _with_project(root: Root, marker: VolumeMarker) -> VolumeMarker:
@@ -419,7 +451,7 @@ def _rename_into_place(
     # Under the lock of the index, so that no deletion removes the parent before the rename.
     with index.open(root, Deadline(context).remaining(), context.log):
         try:
-            parent = make_parent_directories(root, marker.path)
+            parent = make_parent_directories(root, marker.path, used=marker.uses_existing)
         except AlreadyExists as error:
             raise Unavailable(error.message) from error
         with closing(parent):

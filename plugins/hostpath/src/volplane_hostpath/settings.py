@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterSchema, ProvisionRequest, VolumeMode, read_parameters
-from volplane.directory import CopyParameters, KeptDirectoryParameters
+from volplane.directory import USE, CopyParameters, KeptDirectoryParameters
 from volplane_hostpath.project_quotas import NONE, REQUIRED
 
 LOCAL = "local"
@@ -161,6 +161,11 @@ class ClassParameters(CopyParameters, KeptDirectoryParameters):
             raise InvalidArgument(
                 f"parameter quota is {self.quota!r}: xfs and ext4 have project quotas, and btrfs has subvolumes; leave "
                 "out quota or subvolume"
+            )
+        if self.on_existing == USE and (self.subvolume or self.quota != NONE):
+            raise InvalidArgument(
+                "parameter onExisting is 'use': a directory that is there gets no quota and becomes no subvolume; "
+                "leave out quota and subvolume"
             )
 
     @classmethod

@@ -54,6 +54,18 @@ def static_path(source: VolumeSource, root: Root) -> str:
     return path
 
 
+def refuse_not_static(root: Root, index: VolumeIndex, path: str) -> None:
+    """Raise unless the path can be that of a static volume, or of a new exact one. Needs the lock of the index.
+
+    Raises `AlreadyExists` if the path is, holds or lies in a volume with a marker, holds volumes, or lies in another
+    root; `Unavailable` while the paths of some volumes are not known.
+    """
+    label = f"{root.path}/{path}"
+    refuse_marked(index, path, label)
+    refuse_parent(root, path, label)
+    refuse_other_root(root, path)
+
+
 def refuse_marked(index: VolumeIndex, path: str, label: str) -> None:
     """Raise `AlreadyExists` if a volume with a marker is at, above or beneath the path. Needs the lock of the index.
 

@@ -11,7 +11,7 @@ from volplane.directory.dirfd import closing, entry_exists, open_directory, prin
 from volplane_hostpath import subvolumes
 from volplane_hostpath.errors import NO_SPACE
 from volplane_hostpath.locks import Deadline
-from volplane_hostpath.mounts import IMAGE, loop_over, mounts_below, mounts_of
+from volplane_hostpath.mounts import IMAGE, loop_over, mounts_above, mounts_below, mounts_of
 from volplane_hostpath.rmtree import empty_directory
 from volplane_hostpath.root import TRASH, Root
 from volplane_hostpath.subvolumes import is_btrfs
@@ -32,6 +32,15 @@ def refuse_in_use(root: Root, fd: int, label: str) -> None:
         raise VolumeInUse(f"{label} is mounted at {used[0]}: it is still in use; nothing was removed")
     if entry_exists(IMAGE, fd) and (loop := loop_over(fd)):
         raise VolumeInUse(f"{label} is the block device {loop}: it is still in use; nothing was removed")
+
+
+def refuse_mounted_above(root: Root, fd: int, label: str) -> None:
+    """Raise `VolumeInUse` if a directory that contains this one, below the root, is mounted elsewhere."""
+    used = mounts_above(fd, root.fd, root.mounts.current())
+    if used:
+        raise VolumeInUse(
+            f"{label} lies in a directory that is mounted at {used[0]}, as the volume of a pod is: it is not touched"
+        )
 
 
 def remove_or_move(root: Root, name: str, parent: int, key: str, deadline: Deadline) -> bool:

@@ -78,6 +78,7 @@ from volplane_nfs.delete import (
     scrub,
     take_away,
 )
+from volplane_nfs.exact_paths import provision_exact
 from volplane_nfs.expiry import Expiry
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.ganesha.bus import DBus, OpenBus
@@ -266,6 +267,8 @@ class NfsBackend(BackendSpec):
         marker: VolumeMarker | InProgress
         if parameters.backing_snapshot:
             marker = provision_backed(share, handles, request, parameters, exports=exports)
+        elif storage_of(request) is None and parameters.exact_path:
+            marker = provision_exact(share, handles, request, parameters, check_space=check_space, exports=exports)
         elif storage_of(request) is None:
             marker = provision_directory(share, handles, request, parameters, check_space=check_space, exports=exports)
         else:
@@ -370,6 +373,7 @@ class NfsBackend(BackendSpec):
             marker = self._present(share, handles, volume)
             path, key = marker.components, marker.key
             _refuse_backed(marker, "emptied")
+            marker.refuse_emptying()
         directory = directory_attributes(share, handles, path)
         if directory is None:
             raise NotFound(f"{text(share, path)} of volume {volume.name} is gone: there is nothing to empty")
@@ -378,7 +382,7 @@ class NfsBackend(BackendSpec):
             return PodScrub(volume={"nfs": {"server": fields.get("server"), "path": fields.get("path")}})
         if not scrub(share, handles, path, key):
             return InProgress(retry_after=_AGAIN)
-        if marker is not None:
+        if marker is not None and not marker.existing:
             share.client.compound(PUTFH(directory[1]), SETATTR(ANONYMOUS, wanted_attributes(marker)))
         return Erased()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from volplane import AlreadyExists, Unavailable, VolumeIdentity, VolumeInUse
@@ -86,14 +87,13 @@ def delete_owned(
         return True
     if present.backing:
         return delete_backed(share, handles, present, exports)
-    # An asset that never became a volume holds nothing that anybody would want to keep.
-    kept = volume.uid or (_on_delete(present) != DELETE and _holds_something(share, handles, present))
+    used = bool(volume.uid)
+    on_delete = present.on_delete(used=used)
+    if on_delete != DELETE and not used and not present.existing and not _holds_something(share, handles, present):
+        # An asset that never became a volume holds nothing that anybody would want to keep.
+        on_delete = DELETE
     step = _begin if marker is not None else _go_on
-    return step(share, handles, present, None if kept else DELETE, exports)
-
-
-def _on_delete(marker: VolumeMarker) -> str:
-    return str(marker.demand.get("on_delete", DELETE))
+    return step(share, handles, present, on_delete, exports)
 
 
 def _holds_something(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
@@ -108,15 +108,18 @@ def _remove_empty(share: Share, handles: Handles, path: Path) -> Reply:
 
 
 def finish_deletion(share: Share, handles: Handles, deleting: VolumeMarker, exports: Exports | NoExports) -> bool:
-    """Go on with a deletion that an earlier call began, as the volume's class says; False = not finished."""
-    return _go_on(share, handles, deleting, None, exports)
+    """Go on with a deletion that an earlier call began, as the volume's class says; False = not finished.
+
+    Whether it was of a volume is not known here.
+    """
+    return _go_on(share, handles, deleting, deleting.on_delete(used=False), exports)
 
 
 def _begin(
     share: Share,
     handles: Handles,
     marker: VolumeMarker,
-    keep: str | None,
+    on_delete: str,
     exports: Exports | NoExports,
 ) -> bool:
     path, take_marker = marker.components, _take_marker(handles, marker)
@@ -129,19 +132,19 @@ def _begin(
         PUTFH(handles.volumes),
         REMOVE(marker.key),
     ]
-    steps = (keep or _on_delete(marker)) != DELETE or marker.export_id is not None
+    steps = on_delete != DELETE or marker.export_id is not None
     if steps or len(whole) > share.client.operations:
         (reply,) = share.client.pipeline([take_marker])
         if reply.status not in MISSING | NO_SPACE:
             values_of(reply)
         file, again = _file_after(reply, marker), bool(reply.status)
-        return _go_on(share, handles, marker, keep, exports, file=file, again=again)
+        return _go_on(share, handles, marker, on_delete, exports, file=file, again=again)
     (reply,) = share.client.pipeline([whole])
     if reply.status:
         if len(reply.results) <= len(take_marker) and reply.status not in MISSING | NO_SPACE:
             values_of(reply)
         renamed = len(reply.results) > len(take_marker)
-        return _go_on(share, handles, marker, keep, exports, file=None if renamed else _file_after(reply, marker))
+        return _go_on(share, handles, marker, on_delete, exports, file=None if renamed else _file_after(reply, marker))
     if len(path) > 1 and reply.results[-3].value.get(NUMLINKS, 0) <= 2:
         remove_empty_parents(share, handles, path)
     return True
@@ -171,7 +174,7 @@ def _go_on(
     share: Share,
     handles: Handles,
     marker: VolumeMarker,
-    keep: str | None,
+    on_delete: str,
     exports: Exports | NoExports,
     *,
     file: bytes | None = None,
@@ -181,7 +184,6 @@ def _go_on(
 
     file: the marker's name, if not its key. again: whether earlier calls may have done some of them.
     """
-    on_delete = keep or _on_delete(marker)
     exports.remove(marker)
     if file is not None and on_delete == DELETE:
         file = _take_marker_for_space(share, handles, marker)
@@ -195,7 +197,7 @@ def _go_on(
     if on_delete != RETAIN:
         remove_empty_parents(share, handles, marker.components)
     exports.release(share, handles, marker)
-    if keep is None and on_delete == RETAIN and _retained(share, handles, file or marker.key, marker):
+    if on_delete == RETAIN and _retained(share, handles, file or marker.key, marker):
         return True
     (reply,) = share.client.pipeline([[PUTFH(handles.volumes), REMOVE(file or marker.key)]])
     if reply.status not in MISSING:
@@ -232,21 +234,27 @@ def _is_retained(share: Share, handles: Handles, volume: VolumeIdentity, path: P
     return marker is not None and marker.belongs_to(volume.owner) and marker.components == path
 
 
-def remove_retained_markers(share: Share, handles: Handles, log: logging.Logger) -> None:
-    """Remove the markers of retained directories that are gone."""
+def retained_markers(share: Share, handles: Handles, log: logging.Logger) -> Iterator[VolumeMarker]:
+    """Yield the markers of deleted volumes whose directories stay."""
     retained = directory_handle(share.client, handles.control, (_RETAINED,))
-    if retained is None:
-        return
-    for part in batches(names(share.client, retained), _PART):
-        found: list[VolumeMarker] = []
-        reads = several(share.client, [read_request(retained, name) for name in part])
+    for part in batches([] if retained is None else names(share.client, retained), _PART):
+        reads = several(share.client, [read_request(retained or b"", name) for name in part])
         for name, reply in zip(part, reads, strict=True):
             with share.skipping(log, f"{RETAINED}/{printable(name)}"):
                 marker = marker_in(reply)
-                found += [marker] if marker is not None and marker.key == name else []
-        looks = several(share.client, [walk(handles.root, marker.components) for marker in found])
-        gone = [marker.key for marker, reply in zip(found, looks, strict=True) if reply.status in MISSING]
-        several(share.client, [[PUTFH(retained), REMOVE(key)] for key in gone])
+                if marker is not None and marker.key == name:
+                    yield marker
+
+
+def remove_retained_markers(share: Share, handles: Handles, log: logging.Logger) -> None:
+    """Remove the markers of retained directories that are gone, or that a later volume has left."""
+    found = sorted(retained_markers(share, handles, log), key=lambda marker: marker.created_at)
+    last = {marker.path: marker.key for marker in found}
+    for part in batches(found, _PART):
+        looks = several(share.client, [walk(handles.root, marker.components) for marker in part])
+        for marker, look in zip(part, looks, strict=True):
+            if look.status in MISSING or last[marker.path] != marker.key:
+                share.client.pipeline([[*walk(handles.control, (_RETAINED,)), REMOVE(marker.key)]])
 
 
 def _after_the_last_step(share: Share, handles: Handles, volume: VolumeIdentity) -> None:

@@ -4,6 +4,7 @@ A link is made with its content in one operation: a marker is never empty or hal
 read without an open file, and leaves no state on the server. Nothing ever follows it.
 
 <share>/.volplane/share                      ShareMarker: the id of the share
+<share>/.volplane/turn                       which call alone may give away an exact path just now
 <share>/.volplane/volumes/<volume name>      VolumeMarker: owner, path, promised size, what becomes of it
 <share>/.volplane/volumes/<key>              the same, from the moment its deletion begins to its end
 <share>/.volplane/retained/<key>             the same, of a deleted volume whose directory stays: it goes with that

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterKind, ParameterSchema, ProvisionRequest, read_parameters
-from volplane.directory import CopyParameters, KeptDirectoryParameters
+from volplane.directory import USE, CopyParameters, KeptDirectoryParameters
 from volplane_nfs.settings import LARGEST_ID, Settings, ShareAddress, is_host
 
 NONE, REQUIRED = "none", "required"
@@ -83,7 +83,11 @@ class ClassParameters(KeptDirectoryParameters, CopyParameters):
                 if (value := values.get(name)) is not None:
                     text = ",".join(value) if isinstance(value, tuple) else value
                     raise InvalidArgument(f"parameter {name} is {text}: it needs the driver option mode: export")
-        parameters.allowed(settings.addresses)
+        allowed = parameters.allowed(settings.addresses)
+        if parameters.on_existing == USE and len(allowed) > 1:
+            raise InvalidArgument(
+                f"parameter onExisting is 'use': name the share of the data by `share` or `server`, of {len(allowed)}"
+            )
         return parameters
 
     @property

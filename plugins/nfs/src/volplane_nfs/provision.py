@@ -19,6 +19,7 @@ from volplane_nfs.delete import finish_deletion
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker, parent_file, parent_marker
 from volplane_nfs.nfs4 import NfsError, Status, values_of
+from volplane_nfs.nfs4.attributes import MODE
 from volplane_nfs.nfs4.files import (
     ANONYMOUS,
     MISSING,
@@ -84,9 +85,9 @@ def provision_directory(
     if check_space:
         refuse_too_large(share, request, free)
     if not parents_marked or len(there.results) <= len(path):
-        make_parents(share, handles, path)
+        make_parents(share, handles, wanted)
     prepared = exports.prepare(share, handles, wanted)
-    if _make(share, handles, prepared):
+    if make_volume(share, handles, prepared):
         return prepared
     exports.release(share, handles, prepared)
     marker = read_marker(share, handles.volumes, wanted.file)
@@ -97,7 +98,7 @@ def provision_directory(
     return marker
 
 
-def _make(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
+def make_volume(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
     """Make a volume; False if it has a marker: an earlier call made no more, or a duplicate of this one was quicker."""
     (reply,) = share.client.pipeline(
         [[PUTFH(handles.volumes), create_link(marker.file, marker.encode()), *_directory_requests(handles, marker)]]
@@ -116,7 +117,10 @@ def _go_on(share: Share, handles: Handles, marker: VolumeMarker, reply: Reply) -
     if reply.status in MISSING and _is_finished(reply):
         _undo(share, handles, marker)
     try:
-        if reply.results[-1].operation in {LOOKUP, CREATE} and reply.status in MISSING | {Status.EXIST}:
+        if reply.results[-1].operation is CREATE and reply.status == Status.EXIST:
+            share.client.pipeline([[PUTFH(handles.volumes), REMOVE(marker.file)]])
+            raise Unavailable(f"{text(share, marker.components)} appeared while the volume was made; it is not touched")
+        if reply.results[-1].operation is LOOKUP and reply.status in MISSING:
             finish_directory(share, handles, marker)
         else:
             values_of(reply)
@@ -141,8 +145,13 @@ def _directory_requests(handles: Handles, marker: VolumeMarker) -> list[Request]
 def finish_directory(share: Share, handles: Handles, marker: VolumeMarker) -> None:
     """Make the directory of a volume that has a marker, and set its attributes, as far as that is still to be done."""
     found = directory_attributes(share, handles, marker.components)
+    if marker.existing:
+        if found is None:
+            path = text(share, marker.components)
+            raise Unavailable(f"{path} was to be used by {marker.name} as it was, and is gone")
+        return
     if found is None:
-        make_parents(share, handles, marker.components)
+        make_parents(share, handles, marker)
         (reply,) = share.client.pipeline([_directory_requests(handles, marker)])
         if reply.status in MISSING and _is_finished(reply):
             _undo(share, handles, marker)
@@ -169,12 +178,21 @@ def _undo(share: Share, handles: Handles, marker: VolumeMarker) -> None:
 def refuse_what_is_there(
     share: Share, handles: Handles, marker: VolumeMarker, reply: Reply, exports: Exports | NoExports
 ) -> None:
-    """Raise unless the path is free. A deletion of this volume that no call goes on with is continued here."""
+    """Raise unless the path is free."""
     if reply.status in MISSING:
         return
     if reply.status in {Status.NOTDIR, Status.SYMLINK}:
         raise NotADirectory(marker.components[max(0, len(reply.results) - 3)])
     values_of(reply)
+    refuse_deleting(share, handles, marker, exports)
+    raise AlreadyExists(
+        f"{text(share, marker.components)} exists and carries no mark of {marker.name}: it is not touched; move it "
+        "away, change pathTemplate, or let a claim without a source use it by exactPath: true and onExisting: use"
+    )
+
+
+def refuse_deleting(share: Share, handles: Handles, marker: VolumeMarker, exports: Exports | NoExports) -> None:
+    """Raise `Unavailable` while a former volume of this name is being deleted; that is continued here."""
     deleting = read_marker(share, handles.volumes, marker.key)
     if deleting is not None and deleting.belongs_to(marker.owner):
         finish_deletion(share, handles, deleting, exports)
@@ -182,10 +200,6 @@ def refuse_what_is_there(
     prefix = f"{marker.name}@".encode()
     if any(name.startswith(prefix) for name in names(share.client, handles.volumes)):
         raise Unavailable(f"{marker.name} is being deleted", retry_after=1.0)
-    raise AlreadyExists(
-        f"{text(share, marker.components)} exists and carries no mark of {marker.name}: it is not touched; move it "
-        "away, or change pathTemplate"
-    )
 
 
 def refuse_too_large(share: Share, request: ProvisionRequest, free: int | None) -> None:
@@ -199,12 +213,13 @@ def refuse_too_large(share: Share, request: ProvisionRequest, free: int | None) 
         )
 
 
-def make_parents(share: Share, handles: Handles, path: Path) -> None:
+def make_parents(share: Share, handles: Handles, marker: VolumeMarker) -> None:
     """Make the directories above a volume, each with a marker that it is the driver's own.
 
-    Raises `AlreadyExists` for a directory that others made: its users could exchange volumes in it.
+    Raises `AlreadyExists` for a directory that others made: its users could exchange volumes in it. A class may let
+    such be used, into which nobody but their owner can write.
     """
-    for parent in ancestors(path):
+    for parent in ancestors(marker.components):
         key = parent_file(parent)
         (there, marked) = share.client.pipeline([[*walk(handles.root, parent)], [PUTFH(handles.parents), LOOKUP(key)]])
         if not there.status and not marked.status:
@@ -213,7 +228,9 @@ def make_parents(share: Share, handles: Handles, path: Path) -> None:
             # The removal of a parent takes its marker first, and puts it back if a volume came meanwhile.
             time.sleep(0.05)
             (marked,) = share.client.pipeline([[PUTFH(handles.parents), LOOKUP(key)]])
-            if marked.status:
+            if marked.status and marker.uses_existing:
+                _refuse_writable(share, handles, parent)
+            elif marked.status:
                 raise AlreadyExists(
                     f"{text(share, parent)} was not made by volplane: no volume is made in it; choose another "
                     "pathTemplate"
@@ -227,6 +244,15 @@ def make_parents(share: Share, handles: Handles, path: Path) -> None:
         # The marker may be on its way out with a former directory of this name: it is made again behind the new one.
         make = [*walk(handles.root, parent[:-1]), create_directory(parent[-1], _PARENT_MODE), *mark]
         _allow(share.client.pipeline([make])[0], Status.EXIST)
+
+
+def _refuse_writable(share: Share, handles: Handles, parent: Path) -> None:
+    found = directory_attributes(share, handles, parent)
+    if found is not None and found[0].get(MODE, 0) & 0o022:
+        raise AlreadyExists(
+            f"{text(share, parent)} can be written by others than its owner, who could exchange volumes in it: no "
+            "volume is made there; take that away, as by chmod 0755"
+        )
 
 
 def _allow(reply: Reply, *allowed: int) -> None:

@@ -15,6 +15,7 @@ from volplane.directory import CONTROL, CopyCounts, Handle, SnapshotHandle
 from volplane_nfs.archive import DATA
 from volplane_nfs.copies import Copies, Wanted
 from volplane_nfs.delete import take_away
+from volplane_nfs.exact_paths import deciding
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import SNAPSHOTS, VolumeMarker
 from volplane_nfs.nfs4 import Status, values_of
@@ -83,7 +84,7 @@ def provision_copy(
         refuse_what_is_there(share, handles, wanted, there, exports)
         if check_space:
             refuse_too_large(share, request, free_bytes(share, handles))
-        make_parents(share, handles, wanted.components)  # which may be another's: that is found out now
+        make_parents(share, handles, wanted)  # which may be another's: that is found out now
         made = copies.work(
             handles,
             Wanted(
@@ -111,8 +112,11 @@ def provision_copy(
             copies.discard(handles, wanted.key)
             raise
         _dress(share, handles, copies, wanted, parameters)
-        marker = exports.prepare(share, handles, wanted)
-        (reply,) = share.client.pipeline([[PUTFH(handles.volumes), create_link(marker.file, marker.encode())]])
+        with deciding(share, handles, wanted):
+            (there,) = share.client.pipeline([walk(handles.root, wanted.components)])
+            refuse_what_is_there(share, handles, wanted, there, exports)
+            marker = exports.prepare(share, handles, wanted)
+            (reply,) = share.client.pipeline([[PUTFH(handles.volumes), create_link(marker.file, marker.encode())]])
         if reply.status == Status.EXIST:
             exports.release(share, handles, marker)
             marker = read_marker(share, handles.volumes, wanted.file)
@@ -173,7 +177,7 @@ def _place(share: Share, handles: Handles, copies: Copies, marker: VolumeMarker)
                 f"{marker.name} was made of {marker.demand.get('source')}, and {text(share, path)} is gone: it is not "
                 "made again"
             )
-        make_parents(share, handles, path)
+        make_parents(share, handles, marker)
         move = [PUTFH(container), SAVEFH(), *walk(handles.root, path[:-1]), RENAME(DATA, path[-1])]
         share.client.compound(*move)
         (reply,) = share.client.pipeline([[PUTFH(handles.volumes), LOOKUP(marker.file)]])

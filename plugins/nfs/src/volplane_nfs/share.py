@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from volplane import BackendError, Unavailable
 from volplane.directory import CONTROL, CorruptMarker, Reports, decode_fields, encode_fields
 from volplane_nfs.errors import LOST_HANDLE, STORAGE_ERRORS, to_backend_error
-from volplane_nfs.nfs4 import Compounds, NfsError, OutcomeUnknown, Status
+from volplane_nfs.nfs4 import Compounds, NfsError, OutcomeUnknown, Status, TransportError, values_of
 from volplane_nfs.nfs4.files import (
     NotADirectory,
     create_link,
     directory_handle,
     make_directory,
     read_link,
+    remove,
     root_handle,
 )
 from volplane_nfs.nfs4.operations import PUTFH
@@ -30,6 +32,10 @@ _DIRECTORIES: Final = ("volumes", "trash", "parents", "archive", "exports", "tmp
 _OF_COPIES: Final = ("copies", "snapshots")
 """Which a share of an earlier version gets when they are needed: it may be full."""
 _ATTEMPTS: Final = 4
+_TURN: Final = b"turn"
+_TURN_SECONDS: Final = 1.0
+_ENDED: Final = 60.0
+"""Seconds after which a process is taken for ended whose turn does not end. A turn takes as long as some calls."""
 _CONTROL: Final = CONTROL.encode()
 _ID_DIGITS: Final = 32
 
@@ -69,6 +75,11 @@ class Share:
         self.reports = Reports()
         self.deletions = 0
         """How many deletions are under way: copies wait for them."""
+        self._one = threading.Lock()
+        self._turn = secrets.token_hex(8)
+        self._turns = itertools.count()
+        self._seen = (b"", 0.0)
+        """Whose turn it was when another's was in the way, and since when."""
         self.archives_due = 0.0
         """When the archives have to be looked at, Unix time."""
 
@@ -104,6 +115,40 @@ class Share:
         finally:
             with self._lock:
                 self.deletions -= 1
+
+    @contextmanager
+    def alone(self, handles: Handles) -> Iterator[None]:
+        """Let no other call, of any process, be in such a block. Raises `Unavailable`, to be repeated.
+
+        The link of a process that ended in one is removed once it was seen unchanged for a while.
+        """
+        if not self._one.acquire(timeout=_TURN_SECONDS):
+            raise Unavailable(f"{self}: other calls have their turn", retry_after=_TURN_SECONDS)
+        try:
+            self._take_turn(handles)
+            try:
+                yield
+            finally:
+                with suppress(NfsError, TransportError):  # The next turn finds its own link.
+                    remove(self.client, handles.control, _TURN)
+        finally:
+            self._one.release()
+
+    def _take_turn(self, handles: Handles) -> None:
+        turn = f"{self._turn}.{next(self._turns)}".encode()
+        (made,) = self.client.pipeline([[PUTFH(handles.control), create_link(_TURN, turn)]])
+        if not made.status:
+            return
+        if made.status != Status.EXIST:
+            values_of(made)
+        there, now = read_link(self.client, handles.control, _TURN) or b"", time.monotonic()
+        if there.startswith(self._turn.encode()):
+            return
+        if there != self._seen[0]:
+            self._seen = (there, now)
+        elif now - self._seen[1] > _ENDED:
+            remove(self.client, handles.control, _TURN)
+        raise Unavailable(f"{self}: another process has its turn", retry_after=_TURN_SECONDS)
 
     def work(self, doing: str, step: Callable[[Handles], T]) -> T:
         """Run a step with the handles of the share; every `BackendError` it can lead to is raised as one.

@@ -8,11 +8,11 @@ from volplane_nfs.markers import parent_file
 from volplane_nfs.nfs4.files import Path
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.volumes import text
+from volplane_nfs.volumes import overlap, text
 
 
 def refuse_not_static(share: Share, handles: Handles, path: Path) -> None:
-    """Raise unless the directory at the path can be nothing but a static volume.
+    """Raise unless the path can be that of a static volume, or of a new exact one.
 
     Raises `AlreadyExists` if it is, holds or lies in a volume with a marker, or holds volumes; `Unavailable` while a
     marker cannot be read.
@@ -27,7 +27,5 @@ def refuse_not_static(share: Share, handles: Handles, path: Path) -> None:
                 f"the marker of volume {name} cannot be read, so {label} may be its directory: it is not touched; "
                 "restore or repair the marker"
             )
-        other = marker.components
-        shorter = min(len(other), len(path))
-        if other[:shorter] == path[:shorter]:
+        if overlap(marker.components, path):
             raise AlreadyExists(f"{label} carries the mark of volume {marker.name}: it is not touched")

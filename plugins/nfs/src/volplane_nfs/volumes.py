@@ -165,6 +165,12 @@ def ancestors(path: Path) -> list[Path]:
     return [path[:depth] for depth in range(1, len(path))]
 
 
+def overlap(path: Path, other: Path) -> bool:
+    """Return whether one of two paths is the other, or lies below it."""
+    shorter = min(len(path), len(other))
+    return path[:shorter] == other[:shorter]
+
+
 def asset_of(share: Share, handles: Handles, marker: VolumeMarker, export: Settings | None) -> Asset:
     """Return the asset of a finished volume."""
     if export is not None:
