@@ -164,6 +164,9 @@ class DriverInfo:
     marks: bool = True
     """False: the storage keeps no owners and finds nothing by name; a saved state leads to what is made.
     All is listed without owner, `find_snapshot` by name is `Absent`, and volumes are taken over as they are."""
+    plans_first: bool = False
+    """`provision` without a state (`Context.state`) makes nothing: it answers `InProgress` with the state that leads to
+    the asset. So that first call is made before the intent is recorded, and one write keeps both."""
     why_no_sources: str = ""
     """Why it makes no volumes of snapshots, or of other volumes: for the people whose claims name one."""
     archives: bool = False

@@ -15,7 +15,9 @@ from integration.beside import (
     ours,
     pod,
 )
+from scenarios.backends import ScriptedBackend
 from scenarios.stories import DRIVER
+from volplane import InProgress, InvalidArgument, ResourceExhausted
 
 NODE = {"metadata": {"name": "node-1"}}
 
@@ -126,6 +128,51 @@ async def test_three_writes_serve_a_claim() -> None:
         ]
 
 
+PLANNED = {
+    "info": {"plans_first": True},
+    "script": {"provision": [InProgress(retry_after=0.0, state={"send": "it"}), "ok"]},
+}
+
+
+async def test_three_writes_serve_a_claim_whose_driver_keeps_its_request_first() -> None:
+    async with Beside(ScriptedBackend(DRIVER, **PLANNED)) as harness:
+        await harness.create("classes", fast())
+        await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        await harness.bound_volume("c")
+        assert [each.context.state for each in harness.backend.requests] == [{}, {"send": "it"}]
+        assert [call.what for call in harness.our_writes() if call.status < 300] == [
+            "update persistentvolumeclaims",
+            "create persistentvolumes",
+            "update persistentvolumeclaims",
+        ]
+
+
+async def test_a_claim_that_its_driver_refuses_to_plan_gets_no_record_and_goes_at_once() -> None:
+    script = {"provision": [InvalidArgument("no such tier", nothing_done=True)]}
+    async with Beside(ScriptedBackend(DRIVER, script, info=PLANNED["info"])) as harness:
+        await harness.create("classes", fast())
+        await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        assert "no such tier" in harness.messages("ProvisioningFailed")[0]
+        assert harness.our_writes() == []
+        await harness.delete("claims", "c")
+        await harness.settle()
+        await harness.nothing_left()
+
+
+async def test_a_driver_that_makes_something_where_it_should_plan_is_told_and_its_asset_becomes_no_volume() -> None:
+    async with Beside(ScriptedBackend(DRIVER, info=PLANNED["info"])) as harness:
+        await harness.create("classes", fast())
+        await harness.create("claims", ours())
+        await harness.start_both()
+        await harness.settle()
+        assert "was made before it was recorded (DriverInfo.plans_first)" in harness.messages("ProvisioningFailed")[0]
+        assert await harness.everything("volumes") == []
+
+
 async def test_status_is_left_to_the_binder_even_when_deleting_fails() -> None:
     async with Beside() as harness:
         await harness.create("classes", fast())
@@ -162,11 +209,7 @@ async def test_a_claim_and_its_volume_go_through_their_whole_life() -> None:
 
 
 async def test_a_full_segment_gives_the_claim_back_to_the_scheduler() -> None:
-    from volplane import ResourceExhausted
-
     full = ResourceExhausted("node-1 is full", reschedule=True, nothing_done=True)
-
-    from scenarios.backends import ScriptedBackend
 
     async with Beside(ScriptedBackend(DRIVER, info={"topology_keys": ("kubernetes.io/hostname",)})) as harness:
         for name in ("node-1", "node-2"):

@@ -100,6 +100,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Operations of a driver that are likely to fail together, as those of one storage class, share a retry budget."""
     progress: str = ""
     """How far earlier calls of the hook came, for people."""
+    planned: msgspec.Struct | None = None
+    """The record that is written once the hook has said what belongs into it: it makes nothing before
+    (`DriverInfo.plans_first`)."""
     live: bool = False
     """Set by the runner if the last step of this pass wrote the object, so that the cache is as new as the server."""
 

@@ -1,9 +1,10 @@
 """Provisioning with the intent protocol: intent, hook, volume, bind, end of the intent. Pure.
 
-1. One patch puts finalizer, intent and provisioner annotations on the claim. 2. The `provision` hook runs; what it
-returns waits in memory. 3. The volume is created with the claim's uid in its reference. 4. The bind's write to the
-claim ends the intent. A crash after any of them repeats at most an idempotent hook call. A claim that is deleted before
-its volume exists never gets one: `settle` deletes the asset, then removes the finalizer.
+1. One patch puts finalizer, intent and provisioner annotations on the claim; a driver that `plans_first` has been asked
+for its state before. 2. The `provision` hook runs; what it returns waits in memory. 3. The volume is created with the
+claim's uid in its reference. 4. The bind's write to the claim ends the intent. A crash after any of them repeats at
+most an idempotent hook call. A claim that is deleted before its volume exists never gets one: `settle` deletes the
+asset, then removes the finalizer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ from volplane.kube.objects import Claim, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
 from volplane.snapshots import source as sources
 from volplane.state.cluster_state import ClusterState
-from volplane.state.matching import class_of_claim, mode_of, reference_to, refers_to, request_of, source_of, too_large
+from volplane.state.matching import (
+    class_of_claim,
+    mode_of,
+    reference_to,
+    refers_to,
+    request_of,
+    source_of,
+    too_large,
+    whole_bytes,
+)
 from volplane.state.naming import (
     affinity_of,
     handle_in,
@@ -37,7 +47,7 @@ from volplane.state.naming import (
     volume_name_of,
     volume_source,
 )
-from volplane.state.progress import Discarded, Full, Made, Pending
+from volplane.state.progress import Discarded, Full, Made, Pending, Planned
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 from volplane.trash.choice import choice_of, refusal_of
 
@@ -234,6 +244,13 @@ def _declare(
         if why_not:
             return record.not_provisioned(claim, why_not)
         intent = replace(intent, segment=segment)
+    if old is None and driver.info.plans_first:
+        step = cluster.progress.claims.get(claim.uid).step
+        sized = replace(intent, size=whole_bytes(request_of(claim)))
+        # The claim may have changed since.
+        if not isinstance(step, Planned) or replace(step.intent, state=None) != sized:
+            return replace(record.run_provision(claim, storage_class, driver), planned=sized)
+        intent = step.intent
     return record.record_intent(claim, intent, cluster, why="declare the intent to provision", others=terms.on_claim)
 
 
@@ -288,7 +305,7 @@ def _after_hook(
         case Full():
             fresh = replace(intent, v=INTENT_VERSION, segment=None, state=None, discard=None, fence="")
             return terms.reschedule(claim, fresh, cluster)
-        case None if (source := source_of(claim)) is not None:
+        case None | Planned() if (source := source_of(claim)) is not None:
             if (step := sources.hold(claim, source, cluster, reads)) is not None:
                 return step
     return record.run_provision(claim, storage_class, driver)

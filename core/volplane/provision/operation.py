@@ -24,7 +24,7 @@ from volplane.provision.decide import awaits_recognition
 from volplane.requests import Context, DeleteRequest, ModifyRequest, ProvisionRequest, ValidateRequest, VolumeIdentity
 from volplane.state.matching import source_of
 from volplane.state.naming import is_in_tree, volume_name_of
-from volplane.state.progress import ClaimProgress, Discarded, Full, Made, Pending
+from volplane.state.progress import ClaimProgress, Discarded, Full, Made, Pending, Planned
 from volplane.state.records import ClaimIntent, trashed
 from volplane.trash.decide import first_to_go
 
@@ -50,32 +50,16 @@ class ProvisionOperation:
         claim = self.deps.cluster.claims.get(run.key)
         if claim is None or claim.uid != run.uid:
             return
-        intent = self._justified(claim, driver)
+        planned = run.planned if isinstance(run.planned, ClaimIntent) else None
+        intent = planned or self._justified(claim, driver)
         if driver.supports("find") and volume_name_of(claim) in self.deps.cluster.volumes:
             await self._recognise(claim, intent, driver, progress)
             return
         selected = claim.annotation(names.SELECTED_NODE)
-        context = self.deps.context(driver, intent.generation, intent.state)
-        progress.provision_began()
+        if planned is None:
+            progress.provision_began()
         try:
-            attributes = await self.deps.attributes_of(claim, driver)
-            copied, places = await self.deps.copied_by(intent, claim), self.deps.cluster.places
-            request = provision_request(
-                claim, storage_class, driver, intent, context, places=places, attributes=attributes, copied=copied
-            )
-            await self._validate(driver, request)
-            if self.deps.cluster.node_name and intent.generation > 1 and driver.supports("find"):
-                await self._discard_former(claim, intent, driver)
-            result = await self.deps.hooks.call(driver, request)
-            if isinstance(result, Asset) and result.capacity_bytes < request.capacity_bytes:
-                made, asked = result.capacity_bytes, request.capacity_bytes
-                raise errors.OutcomeUnknown(f"made {made} bytes where {asked} were asked for")
-            if isinstance(result, Asset) and (taken := held_by_another(result, claim, self.deps.cluster)):
-                text = f"the backend gives one asset to two claims: {taken}; nothing of it is destroyed"
-                raise errors.AlreadyExists(text, retry_after=HELD_SECONDS)
-            if isinstance(result, Asset) and attributes is not None:
-                identity = asset_identity(result, claim, context)
-                result = await _apply_attributes(attributes, identity, driver, context, self.deps) or result
+            result = await self._answer(claim, storage_class, driver, intent, planned=planned is not None)
         except errors.BackendError as error:
             progress.provision_failed(error, self.deps.cluster.monotonic())
             failure = f'Failed to provision volume with StorageClass "{storage_class.name}": {error}'
@@ -87,13 +71,46 @@ class ProvisionOperation:
                 progress.reached(Full())
             raise
         now = self.deps.cluster.monotonic()
-        if isinstance(result, InProgress):
+        if planned is not None and isinstance(result, InProgress):
+            progress.reached(Planned(replace(planned, state=dict(result.state))))
+        elif isinstance(result, InProgress):
             due, text = self.deps.next_due(result.retry_after), f"The volume is being made by {driver.name}"
             event = EventRecord(CLAIMS, claim, "Normal", "ProvisioningProgress", text)
             told = self.deps.tell(result.progress, progress.step, event)
             progress.reached(Pending(dict(result.state), due, intent.state, result.progress, told), now)
         else:
             progress.reached(Made(result), now)
+
+    async def _answer(
+        self, claim: Claim, storage_class: StorageClass, driver: DriverView, intent: ClaimIntent, *, planned: bool
+    ) -> Asset | InProgress:
+        """Return what the hook answers. Raises what it raises, and BackendError for what cannot be the claim's."""
+        context = self.deps.context(driver, intent.generation, intent.state)
+        attributes = await self.deps.attributes_of(claim, driver)
+        copied, places = await self.deps.copied_by(intent, claim), self.deps.cluster.places
+        request = provision_request(
+            claim, storage_class, driver, intent, context, places=places, attributes=attributes, copied=copied
+        )
+        await self._validate(driver, request)
+        if self.deps.cluster.node_name and intent.generation > 1 and driver.supports("find"):
+            await self._discard_former(claim, intent, driver)
+        result = await self.deps.hooks.call(driver, request)
+        if isinstance(result, InProgress):
+            return result
+        if planned:
+            raise errors.OutcomeUnknown(f"{result.handle} was made before it was recorded (DriverInfo.plans_first)")
+        if result.capacity_bytes < request.capacity_bytes:
+            made, asked = result.capacity_bytes, request.capacity_bytes
+            raise errors.OutcomeUnknown(f"made {made} bytes where {asked} were asked for")
+        if taken := held_by_another(result, claim, self.deps.cluster):
+            text = f"the backend gives one asset to two claims: {taken}; nothing of it is destroyed"
+            raise errors.AlreadyExists(text, retry_after=HELD_SECONDS)
+        if attributes is None:
+            return result
+        return (
+            await _apply_attributes(attributes, asset_identity(result, claim, context), driver, context, self.deps)
+            or result
+        )
 
     def _make_room(
         self, claim: Claim, storage_class: StorageClass, intent: ClaimIntent, error: errors.BackendError

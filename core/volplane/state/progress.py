@@ -53,6 +53,12 @@ class Pending(LongCall, frozen=True):
     """`provision` goes on."""
 
 
+class Planned(msgspec.Struct, frozen=True):
+    """`provision` has said what belongs into the record, and made nothing."""
+
+    intent: ClaimIntent
+
+
 class Made(msgspec.Struct, frozen=True):
     """`provision` made this asset; its volume does not exist yet, or lacks our annotations."""
 
@@ -75,7 +81,7 @@ class Discarded(msgspec.Struct, frozen=True):
     """It is proven that no asset of the claim's intent is left."""
 
 
-ClaimStep = Pending | Made | Full | Discarding | Discarded
+ClaimStep = Planned | Pending | Made | Full | Discarding | Discarded
 
 
 class FoundSource(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from volplane.kube.kinds import CLAIMS, VOLUMES
 from volplane.kube.objects import Claim, KubeObject, Node, Volume
 from volplane.provision.decide import awaits_recognition
 from volplane.state.cluster_state import ClusterState
-from volplane.state.progress import Discarded, Discarding, Full, LongCall, Made, Pending
+from volplane.state.progress import Discarded, Discarding, Full, LongCall, Made, Pending, Planned
 from volplane.state.records import INTENT_VERSION, ClaimIntent
 
 DYING = "2026-01-01T00:00:00Z"
@@ -83,6 +83,49 @@ def next_step(made: ClusterState) -> Any:
 def test_with_its_intent_on_the_claim_the_hook_runs() -> None:
     assert next_step(prepared()) == PROVISION
     assert PROVISION.name == "provision-default/c[uid-c]"
+
+
+PLANNING = disk(plans_first=True)
+PLAN = ClaimIntent(v=INTENT_VERSION, driver=DRIVER, size=GIB)
+
+
+def planned(item: Claim, *others: KubeObject) -> ClusterState:
+    """The driver has said what it will do for a claim of 1 GiB, and nothing is written yet."""
+    made = state_with(item, storage_class(), *others, drivers=(PLANNING,))
+    made.progress.claims.track("uid-c").reached(Planned(msgspec.structs.replace(PLAN, state={"send": "it"})))
+    return made
+
+
+def test_a_driver_that_plans_is_asked_before_the_intent_and_one_write_keeps_both() -> None:
+    made = state_with(fast(), storage_class(), drivers=(PLANNING,))
+    assert next_step(made) == msgspec.structs.replace(PROVISION, planned=PLAN)
+    step = next_step(planned(fast()))
+    assert {k: v for k, v in step.body["metadata"]["annotations"].items() if k != INTENT} == ASKED
+    assert step.body["metadata"]["finalizers"] == [HELD]
+    written = json.loads(step.body["metadata"]["annotations"][INTENT])["intent"]
+    assert (written["state"], written["size"]) == ({"send": "it"}, GIB)
+
+
+def test_a_claim_that_changed_since_it_was_planned_is_planned_anew() -> None:
+    larger = fast(resources={"requests": {"storage": "2Gi"}})
+    assert next_step(planned(larger)) == msgspec.structs.replace(
+        PROVISION, planned=msgspec.structs.replace(PLAN, size=2 * GIB)
+    )
+
+
+def test_what_was_planned_is_done_once_it_is_recorded() -> None:
+    made = prepared(driver=PLANNING, size=GIB, state={"send": "it"})
+    made.progress.claims.track("uid-c").reached(Planned(msgspec.structs.replace(PLAN, state={"send": "it"})))
+    assert next_step(made) == PROVISION
+
+
+def test_the_next_asset_of_a_driver_that_plans_is_recorded_before_it_is_planned() -> None:
+    """What was proven absent is known to this process alone until then."""
+    made = prepared(driver=PLANNING, size=GIB, state={"send": "it"})
+    made.progress.claims.track("uid-c").reached(Discarded())
+    step = next_step(made)
+    intent = made.sealer.open("uid-c", step.body["metadata"]["annotations"][INTENT])
+    assert intent == ClaimIntent(v=INTENT_VERSION, driver=DRIVER, generation=2, size=GIB)
 
 
 CLAIMS_TO_BE_BOUND: dict[str, Any] = {"volumeName": "pvc-uid-c", "annotations": DONE, "status": {"phase": "Bound"}}

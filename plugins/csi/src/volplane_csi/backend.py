@@ -106,6 +106,7 @@ class CsiBackend(BackendSpec):
             snapshot_parameters=_EVERY_KEY,
             clones="in place",
             marks=False,
+            plans_first=True,
             predecessor=Predecessor(
                 pods=self._settings.controller_pods or _NO_POD,
                 unseen="as sidecars that elect no leader, which nothing shows",

@@ -176,6 +176,19 @@ def provision_in_progress_goes_on_without_its_state(bench: Bench) -> None:
     bench.require_one(bench.made(demand, asset), "lost states")
 
 
+@rule("provision", after=(a_lost_answer_of_provision_is_resolved,))
+def provision_that_plans_first_makes_nothing_before(bench: Bench) -> None:
+    """With `DriverInfo.plans_first`, the first call returns a state and makes nothing, however often it is made."""
+    if not bench.info.plans_first:
+        raise NotApplicable("nothing is planned first (`DriverInfo.plans_first`)")
+    demand = bench.will_provision(bench.demand())
+    with bench.unchanged("the first call of provision"):
+        for _ in range(2):
+            answer = bench.instance.patiently("provision", demand)
+            bench.require(isinstance(answer, InProgress) and answer.state, "the first call returned no state")
+    bench.require_one(bench.made(demand, bench.resume("provision", demand, answer)), "two plans")
+
+
 @rule("delete", after=(a_crash_after_delete_is_survived,))
 def delete_in_progress_goes_on_after_restarts(bench: Bench) -> None:
     """A restart between any two calls of a long deletion: `state` is all that the next process needs."""
@@ -199,5 +212,6 @@ RULES = (
     a_call_nobody_waits_for_ends_whole_or_not_at_all,
     provision_in_progress_goes_on_after_restarts,
     provision_in_progress_goes_on_without_its_state,
+    provision_that_plans_first_makes_nothing_before,
     delete_in_progress_goes_on_after_restarts,
 )
