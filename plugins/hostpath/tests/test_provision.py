@@ -243,3 +243,13 @@ def test_no_descriptor_is_left_open(site: Any) -> None:
         site.provision(size=2 * MIB)
     site.delete(site.volume(asset))
     assert opened() == before
+
+
+@pytest.mark.parametrize("mode", [AccessMode.READ_WRITE_MANY, AccessMode.READ_ONLY_MANY])
+def test_no_image_is_made_that_several_nodes_would_attach(new_site: Any, mode: AccessMode) -> None:
+    site = new_site(shared=True, images=True).start()
+    with pytest.raises(Unsupported, match="each node would attach the image"):
+        site.provision(volume_mode=VolumeMode.BLOCK, access_modes=(mode,))
+    assert site.leftovers() == []
+    assert site.provision(volume_mode=VolumeMode.BLOCK, access_modes=(AccessMode.READ_WRITE_ONCE,))
+    assert site.provision("u2", access_modes=(mode,))

@@ -129,6 +129,7 @@ def test_other_files_at_a_further_address_are_not_taken_for_the_shares(model: Mo
         ("a.example.com=b:99999", "is no ADDRESS"),
         ("a.example.com=b=c", "is no SERVER"),
         ("a.example.com=b/vol", "is no ADDRESS"),
+        ("a.example.com=A.Example.com:2049", "named already"),
     ],
 )
 def test_further_addresses_that_cannot_be_meant_are_refused(text: str, words: str) -> None:
@@ -171,6 +172,14 @@ def test_the_second_address_of_a_name_is_tried_soon(model: ModelServer, monkeypa
         stream = dial_tcp(Address("filer.example.com"), 60.0)
         assert time.monotonic() - begun < 30.0
         stream.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "other"), [("10.0.0.1", "[::ffff:10.0.0.1]"), ("[fd00::1]", "[fd00:0:0::0:1]:2049"), ("a", "b,a=b")]
+)
+def test_an_address_that_is_the_servers_own_or_named_twice_is_refused(server: str, other: str) -> None:
+    with pytest.raises(InvalidArgument, match="named already"):
+        Settings(shares=(f"nfs://{server}/vol",), failover=tuple(f"{server}={other}".split(",")))
 
 
 def test_two_ganeshas_of_one_file_system_stand_in_for_each_other(memory: Path) -> None:

@@ -61,13 +61,12 @@ from volplane_hostpath.copies import (
     take_away_leftovers,
     without_space,
 )
-from volplane_hostpath.delete import refuse_not_static
 from volplane_hostpath.disk_waits import DiskWaits
 from volplane_hostpath.errors import NO_FILE, NO_SPACE
 from volplane_hostpath.index import VolumeIndex, known_volume_marker
 from volplane_hostpath.locks import Deadline
 from volplane_hostpath.root import COPIES, SNAPSHOTS, TRASH, Root
-from volplane_hostpath.static_volumes import static_path
+from volplane_hostpath.static_volumes import refuse_not_static, static_path
 from volplane_hostpath.subvolumes import is_subvolume
 from volplane_hostpath.trash import empty_trash, refuse_mounts_below, remove_or_move
 

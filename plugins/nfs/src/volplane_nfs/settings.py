@@ -70,6 +70,16 @@ def _address_in(text: str, part: str) -> Address:
     return address
 
 
+def _same(address: Address) -> tuple[str, int]:
+    """Return what is equal for addresses that are the same in other words."""
+    try:
+        ip = ipaddress.ip_address(address.host)
+    except ValueError:
+        return address.host.lower(), address.port
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip), address.port
+
+
 def is_host(host: str) -> bool:
     """Return whether this is an address or a name of a host."""
     try:
@@ -292,6 +302,12 @@ class Settings:
             server, *others = (_address_in(text, part) for part in text.split("="))
             if len(others) != 1:
                 raise InvalidArgument(f"option failover: {text!r} is no SERVER[:PORT]=ADDRESS[:PORT]")
+            known = [_same(each) for each in (server, *found.get(server, ()))]
+            if _same(others[0]) in known:
+                raise InvalidArgument(
+                    f"option failover: in {text!r} {others[0]} is an address of the server that is named already; name "
+                    "another one, or take it out"
+                )
             found[server] = (*found.get(server, ()), *others)
         return found
 
