@@ -67,6 +67,17 @@ class HangsOnce(Good):
         return super().delete(request)
 
 
+class SlowOnce(Good):
+    calls = 0
+
+    @hookimpl
+    def provision(self, request):
+        SlowOnce.calls += 1
+        if SlowOnce.calls == 1:
+            threading.Event().wait(0.8)
+        return super().provision(request)
+
+
 class NeverBuilt(Good):
     @hookimpl
     def describe(self, request):
@@ -296,6 +307,28 @@ def test_ctrl_c_deletes_what_was_made_and_says_so(run: Run) -> None:
     code, out, err = interrupted("checked_backends:HangsOnce")
     assert (code, out) == (130, "")
     assert err == ["warning: interrupted; nothing that was made here is left on the storage\n"]
+
+
+def test_a_slow_hook_is_named_while_it_goes_on_and_is_the_last_that_is_judged(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volplane_testing.cli.check.SLOW_CALL", 0.1)
+    code, out, err = run("checked_backends:SlowOnce", "--in-process", *TWO)
+    assert "warning: provision has not returned for 0.1 s. A hook that waits for its storage should answer InP" in err
+    assert (code, out.splitlines()[0]) == (
+        1,
+        "not judged: delete-of-what-is-gone-is-done (provision took 1 s, and no --patience allows that)",
+    )
+    assert out.endswith("1 kept, 1 not judged\n"), "the rule in which it was called is judged"
+
+
+def test_a_slow_hook_is_judged_by_every_rule_if_its_patience_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("volplane_testing.cli.check.SLOW_CALL", 0.1)
+    code, out, err = run("checked_backends:SlowOnce", "--in-process", "--patience", "60s", *TWO)
+    assert (code, out) == (0, "2 kept\n")
+    assert "has not returned" not in err
 
 
 def test_a_second_ctrl_c_ends_the_deletion_too_and_says_what_is_left(run: Run) -> None:

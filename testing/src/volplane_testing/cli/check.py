@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -68,6 +69,10 @@ ProgressPatience = Annotated[
         says="How long work may be in progress, or ask to be called later; default that of the subject, 10m.",
     ),
 ]
+SLOW_CALL: Final = 10.0
+"""Real seconds that a call of a hook takes before its author is told, unless --patience names a time: rules make
+thousands of calls.
+"""
 MOST_NAMED = 3
 """Rules that are named where they are not judged for one reason; of more it is told how many."""
 Everything = Annotated[
@@ -161,7 +166,7 @@ def check(
     chosen = Chosen(backend, options_of(options), changes)
     if chosen.remark:
         console.note(chosen.remark)
-    report = _judged(console, chosen, rules)
+    report = _judged(console, chosen, rules, SLOW_CALL if patience is None else math.inf)
     _show(console, report, verbose=verbose)
     if not report.passed:
         raise typer.Exit(1)
@@ -181,14 +186,28 @@ def _chosen(names: Iterable[str]) -> tuple[Rule, ...]:
 # --- judging and reporting ----------------------------------------------------------------------------------------
 
 
-def _judged(console: Console, chosen: Chosen, rules: tuple[Rule, ...]) -> Report:
+def _judged(console: Console, chosen: Chosen, rules: tuple[Rule, ...], slow_after: float) -> Report:
     with console.progress("judging", len(rules)) as bar:
 
         def advance(_result: RuleResult) -> None:
             bar.advance()
 
+        def slow(what: str) -> None:
+            console.warning(
+                f"{what} has not returned for {slow_after:g} s. A hook that waits for its storage should answer "
+                "InProgress: rules call each dozens of times. No further rule is judged after a call as slow as this, "
+                "unless --patience says how long one may take. Ctrl-C ends this and tells what is left."
+            )
+
         try:
-            return run_rules_apart(chosen.subject, rules, begin=lambda rule: bar.show(rule.name), observe=advance)
+            return run_rules_apart(
+                chosen.subject,
+                rules,
+                begin=lambda rule: bar.show(rule.name),
+                observe=advance,
+                slow_after=slow_after,
+                slow=slow,
+            )
         except Interrupted as end:
             for each in end.left:
                 console.warning(f"left on the storage: {each}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -52,6 +53,8 @@ def run_rules_apart(
     *,
     begin: Callable[[Rule], None] = lambda _rule: None,
     observe: Callable[[RuleResult], None] = lambda _result: None,
+    slow_after: float = math.inf,
+    slow: Callable[[str], None] = lambda _what: None,
 ) -> Report:
     """As `run_rules`, with `subject` called, and every rule judged, in a child process.
 
@@ -59,9 +62,12 @@ def run_rules_apart(
     process; no other rule is judged then. Raises VolplaneError or OSError if `subject` or building the backend does,
     RuntimeError for its other exceptions, and PluginError if the process hangs or dies before the first rule. When this
     call is interrupted, the child cleans up and is ended, and it raises Interrupted.
+
+    slow_after: real seconds after which a call that goes on is slow: `slow` is told which, once of each hook, and the
+    rule is the last one that is judged.
     """
-    child = _Child(subject, rules)
-    supervision = _Supervision(child, rules, begin, observe)
+    child = _Child(subject, rules, slow_after)
+    supervision = _Supervision(child, rules, begin, observe, slow)
     try:
         return supervision.report()
     except KeyboardInterrupt:
@@ -73,7 +79,9 @@ def run_rules_apart(
 class _Child:
     """The process that judges. messages: what it says, in tuples whose first item is their kind."""
 
-    def __init__(self, subject: Callable[[], Subject | MakeSubject], rules: Collection[Rule]) -> None:
+    def __init__(
+        self, subject: Callable[[], Subject | MakeSubject], rules: Collection[Rule], slow_after: float
+    ) -> None:
         self.messages, told = multiprocessing.Pipe(duplex=False)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -83,7 +91,7 @@ class _Child:
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none
             self._pid = os.fork()
         if self._pid == 0:
-            _judge_and_exit(self.messages, told, subject, rules)
+            _judge_and_exit(self.messages, told, subject, rules, slow_after)
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
         told.close()
         self._status: int | None = None
@@ -138,11 +146,13 @@ class _Supervision:
         rules: Collection[Rule],
         begin: Callable[[Rule], None],
         observe: Callable[[RuleResult], None],
+        slow: Callable[[str], None],
     ) -> None:
         self._child = child
         self._rules = {rule.name: rule for rule in rules}
         self._begin = begin
         self._observe = observe
+        self._slow = slow
         self._rule: Rule | None = None
         self._calls: dict[int, tuple[str, float | None]] = {}
         self._results: dict[str, RuleResult] = {}
@@ -201,6 +211,8 @@ class _Supervision:
                 self._calls[number] = (what, patience)
             case "returned", (number,):
                 del self._calls[number]
+            case "slow", (what,):
+                self._slow(what)
             case "result", (name, *rest):
                 self._add(RuleResult(self._rules[name], *rest))
             case "raised", (error,):
@@ -231,7 +243,11 @@ class _Supervision:
 
 
 def _judge_and_exit(
-    read: Connection, told: Connection, subject: Callable[[], Subject | MakeSubject], rules: Collection[Rule]
+    read: Connection,
+    told: Connection,
+    subject: Callable[[], Subject | MakeSubject],
+    rules: Collection[Rule],
+    slow_after: float = math.inf,
 ) -> NoReturn:
     """Judge, tell, and end the process: nothing of what the parent set up is cleaned up here. SIGINT is blocked.
 
@@ -247,7 +263,7 @@ def _judge_and_exit(
             voice = _Voice(told)
             threading.Thread(target=voice.beat, name="signs of life", daemon=True).start()
             crash_injection.watch_calls(voice)
-            voice.say(*_judged(voice, subject, rules))
+            voice.say(*_judged(voice, subject, rules, slow_after))
             code = 0
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -269,12 +285,14 @@ def _interrupted(_number: int, _frame: object) -> None:
 
 
 def _judged(
-    voice: _Voice, subject: Callable[[], Subject | MakeSubject], rules: Collection[Rule]
+    voice: _Voice, subject: Callable[[], Subject | MakeSubject], rules: Collection[Rule], slow_after: float
 ) -> tuple[str] | tuple[str, Exception]:
     """Judge and tell; the last message."""
     try:
         begin, leave = lambda rule: voice.say("rule", rule.name), lambda names: voice.say("left", names)
-        run_rules(subject(), rules, begin=begin, observe=voice.tell, leave=leave)
+        made = subject()
+        voice.slow_after = slow_after  # what was called so far is no hook
+        run_rules(made, rules, begin=begin, observe=voice.tell, leave=leave, stop=voice.why_too_slow)
     except Interrupted as end:
         voice.say("left", end.left)
         raise
@@ -297,9 +315,14 @@ class _Voice(crash_injection.CallWatch):
     """Tells the parent."""
 
     def __init__(self, told: Connection) -> None:
+        self.slow_after = math.inf
+        """Seconds that a call takes which is slow."""
+        self._slowest = (0.0, "")
         self._told = told
         self._lock = threading.Lock()
         self._count = 0
+        self._since: dict[int, tuple[str, float]] = {}
+        self._told_slow: set[str] = set()
 
     def say(self, *message: object) -> None:
         with self._lock:
@@ -308,11 +331,20 @@ class _Voice(crash_injection.CallWatch):
     def begun(self, what: str, patience: float | None) -> int:
         with self._lock:
             self._count += 1
+            self._since[self._count] = (what, time.monotonic())
             self._told.send(("call", self._count, what, patience))
             return self._count
 
     def over(self, number: int) -> None:
         self.say("returned", number)
+        what, since = self._since.pop(number)
+        if (took := time.monotonic() - since) > self.slow_after:
+            self._slowest = max(self._slowest, (took, what))
+
+    def why_too_slow(self) -> str:
+        """Why no further rule is judged, if a call was slow."""
+        took, what = self._slowest
+        return f"{what} took {took:.0f} s, and no --patience allows that" if what else ""
 
     def tell(self, result: RuleResult) -> None:
         """A result; its rule by name."""
@@ -325,6 +357,13 @@ class _Voice(crash_injection.CallWatch):
             time.sleep(_BEAT)
             try:
                 self.say("alive")
+                self._tell_slow()
             except OSError:
                 interrupt_main()
                 return
+
+    def _tell_slow(self) -> None:
+        for what, since in tuple(self._since.values()):
+            if time.monotonic() - since > self.slow_after and what not in self._told_slow:
+                self._told_slow.add(what)
+                self.say("slow", what)

@@ -82,8 +82,8 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """No rule is violated or broken."""
-        return not any(result.bad for result in self.results)
+        """Every rule was judged, unless it does not apply or is waived, and none is violated or broken."""
+        return not any(result.bad or result.status is RuleStatus.NOT_JUDGED for result in self.results)
 
     def summary(self) -> str:
         """How many rules have each status, in one line."""

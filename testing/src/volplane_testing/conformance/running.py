@@ -23,6 +23,7 @@ def run_rules(
     begin: Callable[[Rule], None] = lambda _rule: None,
     observe: Callable[[RuleResult], None] = lambda _result: None,
     leave: Callable[[tuple[str, ...]], None] = lambda _left: None,
+    stop: Callable[[], str] = lambda: "",
 ) -> Report:
     """Judge the rules in their order; `begin` is called with each rule before, and `observe` with its result. Raises
     what building the backend raises.
@@ -31,15 +32,15 @@ def run_rules(
 
     make: the subject, or what gives a fresh one for each rule. Rules clean up behind themselves, so that one storage
     can serve all of them. After a call of the backend that does not return, no other rule is judged: its thread is in
-    the backend, and may hold what others wait for.
+    the backend, and may hold what others wait for. stop: asked before each rule; why it is not judged, or "".
     """
     results: dict[str, RuleResult] = {}
     hung = ""
     for rule in rules:
         begin(rule)
         first = first_obstacle(rule, {name: result.status for name, result in results.items()})
-        if hung:
-            result = RuleResult(rule, RuleStatus.NOT_JUDGED, f"{hung} did not return")
+        if unheard := f"{hung} did not return" if hung else stop():
+            result = RuleResult(rule, RuleStatus.NOT_JUDGED, unheard)
         elif first is not None:
             result = RuleResult(rule, RuleStatus.NOT_JUDGED, f"{first} comes first")
         else:
