@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -65,6 +66,13 @@ class HangsOnce(Good):
             print("it hangs", file=sys.stderr, flush=True)
             threading.Event().wait()
         return super().delete(request)
+
+
+class MakesLate(Good):
+    @hookimpl
+    def provision(self, request):
+        print("it hangs", file=sys.stderr, flush=True)
+        threading.Event().wait()
 
 
 class SlowOnce(Good):
@@ -307,6 +315,12 @@ def test_ctrl_c_deletes_what_was_made_and_says_so(run: Run) -> None:
     code, out, err = interrupted("checked_backends:HangsOnce")
     assert (code, out) == (130, "")
     assert err == ["warning: interrupted; nothing that was made here is left on the storage\n"]
+
+
+def test_ctrl_c_names_what_a_call_may_still_make(run: Run) -> None:
+    code, out, [left] = interrupted("checked_backends:MakesLate")
+    assert (code, out) == (130, "")
+    assert re.fullmatch(r"warning: left on the storage: pvc-[0-9a-f-]{36}, if provision still makes it\n", left)
 
 
 def test_a_slow_hook_is_named_while_it_goes_on_and_is_the_last_that_is_judged(

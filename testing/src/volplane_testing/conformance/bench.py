@@ -43,7 +43,7 @@ from volplane.requests import (
 )
 from volplane.schemas import DriverInfo
 from volplane_testing.conformance.crash_injection import OwnCode, crash_at, die_at
-from volplane_testing.conformance.instance import MOST_ROUNDS, Call, Instance, shown
+from volplane_testing.conformance.instance import MOST_ROUNDS, UNANSWERED, Call, Instance, shown
 from volplane_testing.conformance.picture import LEAVES_NOTHING, changes, picture_at_rest
 from volplane_testing.conformance.subject import Subject
 from volplane_testing.conformance.violations import HungCall, NotApplicable, Violation
@@ -428,12 +428,27 @@ class Bench:
         """Names of what the rule has made, or may have made, and not deleted so far."""
         left, made = self._left, self._left.assets.values()
         known = {each.demand.name for each in made} | {each.request.name for each in left.snapshots.values()}
-        asked = [*(each.name for each in left.demands.values()), *(each.name for each in left.asked.values())]
         return (
             *(each.asset.handle for each in made),
             *(f"snapshot {each.snapshot.handle}" for each in left.snapshots.values()),
-            *(f"{name}, if it was made" for name in dict.fromkeys(asked) if name not in known),
-            *(f"group {each.name}, if it was made" for each in left.groups),
+            *(f"{name}, if it was made" for name in self._asked() if name not in known),
+        )
+
+    def _asked(self) -> tuple[str, ...]:
+        """Names of all that the rule has asked for."""
+        left = self._left
+        asked = [*(each.name for each in left.demands.values()), *(each.name for each in left.asked.values())]
+        return tuple(dict.fromkeys((*asked, *(f"group {each.name}" for each in left.groups))))
+
+    def in_doubt(self) -> tuple[str, ...]:
+        """Names of what a call that has not returned may make later."""
+        last = self.calls[-1] if self.calls else None
+        if last is None or last.outcome != UNANSWERED:
+            return ()
+        return tuple(
+            f"{name}, if {last.hook} still makes it"
+            for name in self._asked()
+            if name.removeprefix("group ") in last.about
         )
 
     def close(self) -> tuple[str, ...]:

@@ -42,6 +42,8 @@ __all__ = ["MOST_ROUNDS", "Call", "Instance", "Kept", "pages_of", "shown"]
 MOST_ROUNDS: Final = 10_000
 """How often one piece of work is asked for at most."""
 _MOST_RETRIES: Final = 50
+UNANSWERED: Final = "did not return"
+"""The outcome of a call that hangs, or was interrupted."""
 _MOST_PAGES: Final = 10_000
 _LONGEST: Final = 160
 _BUILDING: Final = "the constructor, or describe,"
@@ -101,8 +103,8 @@ class Instance:
         except (BackendError, PluginError) as error:
             self.note(hook, about, f"{type(error).__name__}: {error}")
             raise
-        except HungCall:
-            self.note(hook, about, "did not return")
+        except (HungCall, KeyboardInterrupt):
+            self.note(hook, about, UNANSWERED)
             raise
         self.note(hook, about, shown(result))
         return result

@@ -70,7 +70,8 @@ def judge(rule: Rule, subject: Subject, leave: Callable[[tuple[str, ...]], None]
         status, reason = _status(rule, bench)
     except KeyboardInterrupt:
         leave(bench.remains())
-        raise Interrupted(bench.close()) from None
+        doubt = bench.in_doubt()
+        raise Interrupted((*bench.close(), *doubt)) from None
     calls = tuple(bench.calls)
     left = bench.close()
     if bench.hung is not None and status is not RuleStatus.VIOLATED:
