@@ -115,7 +115,12 @@ class Predecessor:
     """
 
     pods: str
-    """Label selector of its pods: while one runs, nothing is taken over or given back."""
+    """Label selector of its pods: while one runs, nothing is taken over or given back. "" = all, with `programs`."""
+    programs: tuple[str, ...] = ()
+    """Only pods count that run one of these, by the end of an image's name or of a command, and whose spec names the
+    driver."""
+    excludes: bool = False
+    """The driver does not start while such a pod runs: the two would undo each other's work."""
     unseen: str = ""
     """Where it may run without a pod in the cluster, as in "by GKE"; "" = nowhere."""
     leases: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from volplane.drivers.driver import (
 )
 from volplane.drivers.executor import HookCalls
 from volplane.drivers.owners import SourceOwner, SourceOwners
+from volplane.drivers.predecessor import pod_of_predecessor
 from volplane.errors import ApiError, ApiNotFound, BackendError, PermissionDenied, PluginError, Unavailable
 from volplane.kube.client import Client
 from volplane.kube.kinds import SECRETS
@@ -273,6 +274,7 @@ class DriverRegistry:
         grace = asyncio.get_running_loop().call_later(START_GRACE, self._start_is_slow, entry)
         try:
             await refresh_secrets(self.client, driver.secrets)
+            await self._require_alone(driver.view)
             await self.calls.call(driver.view, request, timeout=START_TIMEOUT)
         except (BackendError, PluginError) as error:
             self._turn(entry, DriverState.UNAVAILABLE, f"start failed: {error}")
@@ -280,6 +282,19 @@ class DriverRegistry:
             self._turn(entry, DriverState.READY, "")
         finally:
             grace.cancel()
+
+    async def _require_alone(self, driver: DriverView) -> None:
+        """Raise Unavailable while the controller whose place the driver takes runs, if that must not run beside it."""
+        predecessor = driver.info.predecessor
+        if self.client is None or predecessor is None or not predecessor.excludes:
+            return
+        try:
+            pod = await pod_of_predecessor(self.client, predecessor, driver.name)
+        except ApiError as error:
+            log.warning("whether the former controller of driver %s runs cannot be seen: %s", driver.name, error)
+            return
+        if pod:
+            raise Unavailable(f"its former controller runs in pod {pod}: stop it first")
 
     def _start_is_slow(self, entry: _Entry) -> None:
         if entry.state is DriverState.STARTING:

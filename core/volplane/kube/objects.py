@@ -352,6 +352,7 @@ class WholePod(KubeObject):
     """core/v1 Pod with its whole spec, for a live read of one; too large to cache."""
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
 class Taint(Fields):

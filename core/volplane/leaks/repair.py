@@ -22,12 +22,13 @@ from volplane._messages import nearest
 from volplane.assets import Done, InProgress, ListedAsset, Ownership, Snapshot, SnapshotOwnership, VolumeSource
 from volplane.controller.actions import Run
 from volplane.drivers.driver import DriverView
+from volplane.drivers.predecessor import pod_of_predecessor
 from volplane.errors import ApiForbidden, ConfigurationError, OperationError, Throttled, Unavailable, VolplaneError
 from volplane.intents.operation import OperationDeps
 from volplane.intents.ownership import held_by_predecessor
 from volplane.intents.requests import NAME_PREFIX, volume_identity
 from volplane.kube import names
-from volplane.kube.kinds import PODS, VOLUMES, Kind
+from volplane.kube.kinds import VOLUMES, Kind
 from volplane.kube.objects import Volume
 from volplane.leaks import comparison
 from volplane.leaks.check import LeakCheck
@@ -270,10 +271,8 @@ class Adoption:
             return f"backend {driver.backend} names no predecessor of {driver.name}"
         why = f"the controller of {driver.name} may run {predecessor.unseen}" if predecessor.unseen else ""
         try:
-            async for page in self._deps.client.pages(PODS, label_selector=predecessor.pods):
-                for pod in page.items:
-                    if pod.status.phase not in ("Succeeded", "Failed"):
-                        return f"the controller of {driver.name} runs in pod {pod.key}: stop it first"
+            if pod := await pod_of_predecessor(self._deps.client, predecessor, driver.name):
+                return f"the controller of {driver.name} runs in pod {pod}: stop it first"
         except ApiForbidden as error:
             why = f"whether the controller of {driver.name} runs cannot be seen: {error}"
         return f"{why}; stop it, and say so by --stopped" if why and not stopped else ""

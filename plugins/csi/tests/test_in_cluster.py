@@ -153,3 +153,69 @@ async def test_a_sidecar_that_works_beside_it_by_mistake_keeps_what_it_has_made(
         [volume] = api.all("persistentvolumes")
         assert (volume["status"]["phase"], len(fake.volumes)) == ("Released", 1)
         assert stock in volume["metadata"]["finalizers"]
+
+
+def sidecar(image: str, *names: str, **container: Any) -> dict[str, Any]:
+    """A pod with a sidecar beside a CSI driver that is told these names."""
+    driver = {"name": "driver", "image": "example.com/driver:v1", "args": [f"--drivername={name}" for name in names]}
+    containers = [driver, {"name": "sidecar", "image": image, **container}]
+    metadata = {"name": "controller-0", "namespace": "kube-system", "labels": {"app": "storage"}}
+    return {"metadata": metadata, "spec": {"containers": containers}, "status": {"phase": "Running"}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "options"),
+    [
+        (sidecar("registry.k8s.io/sig-storage/csi-provisioner:v6.3.0", DRIVER), {}),
+        (sidecar("example.com:5000/ose-csi-external-attacher@sha256:abc", DRIVER), {}),
+        (sidecar("example.com/own:v1", DRIVER, command=["/usr/bin/csi-resizer"]), {}),
+        (sidecar("example.com/own:v1"), {"controller_pods": "app=storage"}),
+    ],
+    ids=("image", "image of a vendor", "command", "label"),
+)
+async def test_a_driver_does_not_start_beside_sidecars_that_hold_no_lease(
+    pod: dict[str, Any], options: dict[str, str]
+) -> None:
+    fake = FakeDriver(Behaviour(), clock=now)
+    given = {"socket": "/csi/csi.sock", **options}
+    async with Cluster({DRIVER: lambda: CsiBackend(given, connect_to=InProcess(fake))}) as cluster:
+        cluster.api.create("pods", pod)
+        await cluster.restart()
+        await cluster.create_class("fast")
+        claim = await cluster.create_claim("data", storage_class="fast")
+        await cluster.advance(300)
+        (status,) = cluster.controllers.plane.drivers.status()
+        assert "its former controller runs in pod kube-system/controller-0: stop it first" in status.error
+        assert fake.calls["CreateVolume"] == 0
+        cluster.api.delete("pods", "controller-0", "kube-system")
+        await cluster.wait_bound(claim)
+
+
+@pytest.mark.parametrize(
+    ("pod", "options"),
+    [
+        (sidecar("registry.k8s.io/sig-storage/csi-provisioner:v6.3.0", f"other.{DRIVER}", "x"), {}),
+        (sidecar("registry.k8s.io/sig-storage/csi-node-driver-registrar:v2", DRIVER), {}),
+        (sidecar("registry.k8s.io/sig-storage/csi-attacher:v4", DRIVER), {"attach": False}),
+    ],
+    ids=("another driver", "another program", "what it leaves to the sidecars"),
+)
+async def test_pods_that_do_other_work_keep_no_driver_from_starting(
+    pod: dict[str, Any], options: dict[str, Any]
+) -> None:
+    fake = FakeDriver(Behaviour(), clock=now)
+    given = {"socket": "/csi/csi.sock", **options}
+    async with Cluster({DRIVER: lambda: CsiBackend(given, connect_to=InProcess(fake))}) as cluster:
+        cluster.api.create("pods", pod)
+        await cluster.restart()
+        await cluster.create_class("fast")
+        await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast"))
+
+
+async def test_a_process_that_may_not_see_pods_starts() -> None:
+    fake = FakeDriver(Behaviour(), clock=now)
+    async with Cluster(driver_of(fake)) as cluster:
+        cluster.fail("list", "pods", status=403, times=9)
+        await cluster.restart()
+        await cluster.create_class("fast")
+        await cluster.wait_bound(await cluster.create_claim("data", storage_class="fast"))

@@ -68,10 +68,6 @@ _EVERY_KEY = ParameterSchema(
 )
 
 
-_NO_POD = "volplane.dev/no-such-label"
-"""A label selector for drivers of which nobody has said what the pods of the sidecars have in common."""
-
-
 class CsiBackend(BackendSpec):
     """Volumes of the CSI driver whose name the driver has."""
 
@@ -108,8 +104,10 @@ class CsiBackend(BackendSpec):
             marks=False,
             plans_first=True,
             predecessor=Predecessor(
-                pods=self._settings.controller_pods or _NO_POD,
-                unseen="as sidecars that elect no leader, which nothing shows",
+                pods=self._settings.controller_pods,
+                programs=self._settings.sidecars,
+                excludes=self._settings.csi_driver(request.context.driver) == request.context.driver,
+                unseen="in pods that do not name it, or outside the cluster",
                 leases=self._settings.leases(request.context.driver),
             ),
         )

@@ -88,8 +88,9 @@ class Settings:
     controller_pods: Annotated[
         str,
         Param(
-            "Label selector of the pods in which the sidecars run, such as app=my-csi-controller: while one runs, "
-            "`volplane adopt` takes nothing over and gives nothing back."
+            "Label selector of the pods in which the sidecars run, such as app=my-csi-controller: while one runs, the "
+            "driver does not start, and `volplane adopt` takes nothing over and gives nothing back. Without it, these "
+            "are the pods with a sidecar whose spec names the CSI driver."
         ),
     ] = ""
 
@@ -109,6 +110,14 @@ class Settings:
         # As csi-lib-utils writes them.
         name = re.sub("[^A-Za-z0-9-]", "-", driver)
         return tuple(f"{self.sidecar_namespace}/{begin}{name}" for begin in _LEASES)
+
+    @property
+    def sidecars(self) -> tuple[str, ...]:
+        """How the names of the programs end that must not run beside this one; () = a label tells their pods."""
+        if self.controller_pods:
+            return ()
+        kinds = ("provisioner", "resizer", "snapshotter", *(("attacher",) if self.attach else ()))
+        return tuple(f"{begin}-{kind}" for kind in kinds for begin in ("csi", "external"))
 
     @property
     def path(self) -> Path:
