@@ -239,6 +239,39 @@ async def test_a_group_that_is_deleted_or_refused_keeps_no_claim() -> None:
         await world.wait(lambda: cluster.api.get("persistentvolumeclaims", "data") is None)
 
 
+async def test_a_group_that_was_refused_is_cut_once_all_that_it_selects_is_bound() -> None:
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        late = await cluster.create_claim("late", storage_class="soon")
+        cluster.api.patch("persistentvolumeclaims", "late", {"metadata": {"labels": LABELS}})
+        world.cut()
+        await world.wait(lambda: (world.snapshot().get("status") or {}).get("error"))
+        await cluster.create_class("soon")
+        await cluster.wait_bound(late)
+        status = await world.ready()
+        assert "error" not in status
+        assert len(world.members()) == 3
+
+
+async def test_what_another_namespace_calls_a_member_of_a_group_is_none() -> None:
+    """Who knows its uid would keep it from being deleted."""
+    async with Cluster([MemoryBackend(storage=storage())]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        group = world.cut()
+        await world.ready()
+        owner = {"apiVersion": f"{GROUP_API}/v1", "kind": "VolumeGroupSnapshot", "name": "g"}
+        metadata = {"name": "forged", "ownerReferences": [{**owner, "uid": group["metadata"]["uid"]}]}
+        held = {**metadata, "finalizers": ["example.com/held"]}
+        spec = {"source": {"persistentVolumeClaimName": "data"}}
+        cluster.api.create("volumesnapshots", {"metadata": held, "spec": spec}, "theirs")
+        source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "forged"}
+        await cluster.create_claim("copy", namespace="theirs", storage_class="fast", dataSource=source)
+        cluster.api.delete("volumegroupsnapshots", "g")
+        await world.gone("g")
+
+
 @pytest.mark.parametrize("remade", [False, True])
 async def test_a_group_whose_volume_is_gone_fails_for_good(remade: bool) -> None:
     refusal = [FailBefore(Unsupported("not now"))] * 200

@@ -18,7 +18,7 @@ from volplane.drivers.driver import DriverView
 from volplane.intents.ownership import driver_of
 from volplane.kube import names
 from volplane.kube.kinds import CLAIMS
-from volplane.kube.objects import Claim, Volume, timestamp
+from volplane.kube.objects import Claim, LabelSelector, Volume, timestamp
 from volplane.snapshots.contents import annotate
 from volplane.snapshots.demand import ClassWords, Unchosen, chosen_class
 from volplane.snapshots.groups_contents import CREATE_GROUP, no_groups
@@ -39,10 +39,11 @@ from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOT
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.source import restored_by
 from volplane.snapshots.state import CONTENT_PREFIX, SNAPSHOT_PREFIX, TERMINAL, SnapshotState, is_terminal
-from volplane.state.matching import label_filter, mode_of, refers_to
+from volplane.state.matching import label_filter, mode_of, refers_to, selects
 from volplane.state.naming import handle_of
 from volplane.state.records import write_intent
 
+_MOST_PARTS: Final = 1_000
 _NOT_CREATED: Final = "failed to create group snapshot content with error "
 _WORDS: Final = ClassWords(
     names.DEFAULT_GROUP_CLASS,
@@ -89,9 +90,15 @@ def _dynamic(group: VolumeGroupSnapshot, state: SnapshotState) -> Action:
     if group.status.creation_time is not None:
         text = f"{TERMINAL}VolumeGroupSnapshotContent is missing; nothing is cut again"
         return _refuse(group, "GroupSnapshotContentMissing", text, state)
+    if (parts := _parts_of(group)) > _MOST_PARTS:
+        text = f"{_NOT_CREATED}its selector has {parts} labels, expressions and values; {_MOST_PARTS} are allowed"
+        return _refuse(group, "GroupSnapshotContentCreationFailed", text, state)
     demand = _demand_of(group, state)
     if demand.wanted is None:
         return demand.next or _refuse(group, demand.reason, demand.message, state)
+    if group.status.error is not None:
+        # What shows one is refused: its claims would be let go while they are held (`uncut_groups_of`).
+        return _status_patch(group, {"error": None}, why="it can be cut now")
     wanted = demand.wanted
     return _hold(group, wanted.of_class) or _hold_claims(group, wanted) or _create(group, wanted, state)
 
@@ -149,6 +156,13 @@ def _demand_of(group: VolumeGroupSnapshot, state: SnapshotState) -> _Demand:
     return _of_class(group, claims, volumes, driver, state)
 
 
+def _parts_of(group: VolumeGroupSnapshot) -> int:
+    """Return how long the selector is: it is read for many claims."""
+    selector = group.spec.source.selector or LabelSelector()
+    needs = selector.match_expressions or ()
+    return len(selector.match_labels or ()) + len(needs) + sum(len(each.values or ()) for each in needs)
+
+
 def _unbound(claim: Claim, volume: Volume | None) -> str:
     """Return why the claim cannot be cut; "" if it is bound to the volume."""
     if claim.terminating and not claim.has_finalizer(names.CLAIM_AS_SOURCE):
@@ -184,26 +198,23 @@ def claims_of(group: VolumeGroupSnapshot, state: SnapshotState) -> Iterator[Clai
     if selector is None:
         return
     matches = label_filter(selector)
-    found = [
-        claim
-        for claim in state.cluster.claims.values()
-        if claim.namespace == group.namespace and matches(claim.metadata.labels or {})
-    ]
-    yield from sorted(found, key=lambda claim: claim.name)
+    yield from (each for each in state.claims_in(group.namespace) if matches(each.metadata.labels or {}))
 
 
 def uncut_groups_of(claim: Claim, state: SnapshotState) -> Iterator[VolumeGroupSnapshot]:
     """Yield the groups that still need the volume of this claim, as `SnapshotState.unfinished_of` does snapshots.
 
-    Those of a content are on record; a group that is refused needs none.
+    Those of a content are on record. One without has to be accepted: what is chosen is not asked here again, since
+    tenants write both groups and claims, as many as they like. A group that shows an error is refused and needs none.
     """
     for group in state.groups.by_index("claims", claim.namespace):
         if group.status.creation_time is not None or is_terminal(group.status.error):
             continue
         content = state.group_contents.get(group_content_name_of(group))
         if content is None:
-            wanted = None if group.terminating else _demand_of(group, state).wanted
-            needed = wanted is not None and claim in wanted.claims
+            accepted = group.has_finalizer(names.GROUP_BOUND) and group.status.error is None and not group.terminating
+            selector = group.spec.source.selector
+            needed = accepted and selector is not None and selects(selector, claim.metadata.labels or {})
         else:
             intent, over = group_intent_of(content), content.handle or is_terminal(content.status.error)
             needed = intent is not None and not over and any(each.claim == claim.uid for each in intent.members)
@@ -418,7 +429,7 @@ def _status_patch(group: VolumeGroupSnapshot, status: dict[str, Any], *events: E
 def _deletion(group: VolumeGroupSnapshot, state: SnapshotState) -> Action:
     if not group.has_finalizer(names.GROUP_BOUND):
         return Settled()  # Nothing here holds it.
-    content, members = _bound_to(group, state), state.snapshots.by_index("group", group.uid)
+    content, members = _bound_to(group, state), state.members_of(group)
     if content is not None and not state.serves(content.spec.driver):
         return Settled()
     if content is not None and content.annotation(names.GROUP_BEING_DELETED) is None:

@@ -49,7 +49,7 @@ class GroupHandlers:
         self._look_at_sources(known.namespace)
         if old is None or new is None or old.terminating != new.terminating:
             self.contents.enqueue(group_content_name_of(known))
-            for member in self.state.snapshots.by_index("group", known.uid):
+            for member in self.state.members_of(known):
                 self.snapshots.enqueue(member.key)
 
     def content_changed(self, old: VolumeGroupSnapshotContent | None, new: VolumeGroupSnapshotContent | None) -> None:

@@ -162,9 +162,11 @@ SNAPSHOT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshot]]] = {
     "claim": lambda snapshot: (
         [f"{snapshot.namespace}/{claim}"] if (claim := snapshot.spec.source.persistent_volume_claim_name) else []
     ),
-    "group": lambda snapshot: [owner.uid] if (owner := group_of(snapshot)) is not None else [],
+    "group": lambda snapshot: (
+        [f"{snapshot.namespace}/{owner.uid}"] if (owner := group_of(snapshot)) is not None else []
+    ),
 }
-"""claim: by the claim of which it is a snapshot. group: by the uid of the group of which it is a member."""
+"""claim: by the claim of which it is a snapshot. group: by namespace and uid of the group of which it is a member."""
 CONTENT_INDEXES: Final[Mapping[str, IndexFunction[VolumeSnapshotContent]]] = {
     "handle": lambda content: sorted({content.status.snapshot_handle, content.spec.source.snapshot_handle} - {""})
 }
@@ -296,14 +298,22 @@ class SnapshotState:
                 found[driver, "ready" if status.ready_to_use else state_of_error(status.error)] += 1
         return found
 
+    def members_of(self, group: VolumeGroupSnapshot) -> list[VolumeSnapshot]:
+        """Return the VolumeSnapshots of the group's namespace that name it as their owner."""
+        return self.snapshots.by_index("group", f"{group.namespace}/{group.uid}")
+
     def unfinished_of(self, claim_key: str) -> Iterator[VolumeSnapshot]:
         """Yield the VolumeSnapshots that still need the volume of this claim."""
         return (each for each in self.snapshots.by_index("claim", claim_key) if needs_source(each))
 
     def held_claims(self, namespace: str = "") -> Iterator[str]:
         """Yield the keys of claims that are held for a snapshot, of one namespace or ("") of all."""
-        claims = (each for each in self.cluster.claims.values() if namespace in ("", each.namespace))
+        claims = self.claims_in(namespace) if namespace else self.cluster.claims.values()
         return (each.key for each in claims if each.has_finalizer(names.CLAIM_AS_SOURCE))
+
+    def claims_in(self, namespace: str) -> list[Claim]:
+        """Return the claims of a namespace by name: what a tenant has done costs as much as its own claims."""
+        return self.cluster.claims.by_index("namespace", namespace)
 
 
 def claim_uid_of(volume: Volume) -> str:

@@ -258,6 +258,7 @@ POD_INDEXES: Mapping[str, IndexFunction[Pod]] = {
 }
 """claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod names."""
 CLAIM_INDEXES: Mapping[str, IndexFunction[Claim]] = {
+    "namespace": lambda claim: [claim.namespace],
     "volume": lambda claim: _text(claim.spec.volume_name),
     "unbound": lambda claim: [] if claim.bound else [class_of_claim(claim) or ""],
     "node": lambda claim: [] if claim.bound else _text(claim.annotation(names.SELECTED_NODE)),
