@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from integration.snapshot_world import World, beside, crash_at, storage
-from volplane import InProgress, Unsupported
+from volplane import GroupSnapshot, GroupSnapshotRequest, InProgress, Unsupported, hookimpl
 from volplane.controller.metrics import Metrics
 from volplane.kube import names
 from volplane.snapshots.groups_objects import GROUP_API
@@ -252,6 +253,35 @@ async def test_a_group_that_was_refused_is_cut_once_all_that_it_selects_is_bound
         status = await world.ready()
         assert "error" not in status
         assert len(world.members()) == 3
+
+
+class Mixing(MemoryBackend):
+    """Gives all members of a group one snapshot: that of somebody else if there is one."""
+
+    @hookimpl
+    def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot:
+        handle = next(iter(self.storage.snapshots), "one")
+        made = super().create_group_snapshot(request)
+        return replace(made, snapshots=tuple(replace(each, handle=handle) for each in made.snapshots))
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_a_driver_that_gives_a_member_the_snapshot_of_another_shows_it_to_nobody_else(there: bool) -> None:
+    made = storage()
+    async with Cluster([Mixing(storage=made)]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        World.create_class(world)
+        if there:
+            World.cut(world)
+            await world.wait(
+                lambda: ((cluster.api.get("volumesnapshots", "s") or {}).get("status") or {}).get("readyToUse")
+            )
+        world.cut()
+        shown = lambda: ((world.snapshot() or {}).get("status") or {}).get("error")  # noqa: E731
+        error = await world.wait(shown)
+        assert "the driver gives out one snapshot twice" in error["message"]
+        assert len(world.members()) == there
 
 
 async def test_what_another_namespace_calls_a_member_of_a_group_is_none() -> None:

@@ -29,7 +29,7 @@ from volplane.requests import (
 from volplane.snapshots.groups_contents import CREATE_GROUP, DELETE_GROUP, FIND_GROUP, awaits_group, may_cut_group
 from volplane.snapshots.groups_objects import GROUP_CONTENTS, GROUPS, VolumeGroupSnapshotContent, group_name
 from volplane.snapshots.groups_state import group_intent_of, group_of_content, owner_of_group, sources_of
-from volplane.snapshots.operation import Step, ask, end_started, on_content, require_absent
+from volplane.snapshots.operation import Step, ask, end_started, on_content, require_absent, require_own
 from volplane.snapshots.state import ContentProgress, GroupCut, Lost, Removed, Removing, SnapshotState
 
 GROUP_QUEUE: Final = "group-snapshot-contents"
@@ -79,13 +79,13 @@ class GroupOperations:
         if made != wanted:
             of = f"group {result.handle} is of {', '.join(sorted(made))}"
             raise errors.AlreadyExists(f"{of}, and one of {', '.join(sorted(wanted))} was asked for")
-        self._found(progress, result)
+        self._found(content, progress, result)
 
     async def _find(
         self, _run: Run, content: VolumeGroupSnapshotContent, driver: DriverView, progress: ContentProgress
     ) -> None:
         if (found := await self._look(content, driver)) is not None:
-            self._found(progress, found)
+            self._found(content, progress, found)
             return
         if content.handle:
             raise errors.NotFound(f"the storage has no snapshots of group {content.handle}")
@@ -110,7 +110,9 @@ class GroupOperations:
         group = group_of_content(content, self.state) if self.state.binds() else None
         return (GROUP_CONTENTS, content) if group is None else (GROUPS, group)
 
-    def _found(self, progress: ContentProgress, found: GroupSnapshot) -> None:
+    def _found(self, content: VolumeGroupSnapshotContent, progress: ContentProgress, found: GroupSnapshot) -> None:
+        if not content.handle:
+            require_own(content, found.snapshots, self.state)
         cluster = self.state.cluster
         times = [each.created_at for each in found.snapshots if each.created_at is not None]
         at = min(times, default=cluster.now().timestamp())

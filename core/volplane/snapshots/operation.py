@@ -6,7 +6,7 @@ destroys reads the content live, with its policy, and the VolumeSnapshot that it
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -26,7 +26,7 @@ from volplane.kube.kinds import Kind
 from volplane.kube.objects import KubeObject
 from volplane.operations.operation import Again
 from volplane.requests import DeleteSnapshotRequest, FindSnapshotRequest, HookRequest, SnapshotIdentity, SnapshotRequest
-from volplane.snapshots.contents import CREATE, DELETE, FIND, awaits_snapshot, may_cut
+from volplane.snapshots.contents import CREATE, DELETE, FIND, AnyContent, awaits_snapshot, may_cut
 from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshotContent
 from volplane.snapshots.state import (
     ContentProgress,
@@ -114,6 +114,17 @@ def require_absent(progress: ContentProgress, driver: DriverView, state: Snapsho
     left = progress.absence_seen(state.cluster.monotonic(), driver.info.settle_seconds)
     if left > 0:
         raise Again(after=left)
+
+
+def require_own(content: AnyContent, found: Sequence[Snapshot], state: SnapshotState) -> None:
+    """Raise AlreadyExists for what the driver has given to another content: it may have another tenant's data."""
+    seen = set[str]()
+    for handle in (each.handle for each in found):
+        name = content.name if handle in seen else state.shared_with(content, handle)
+        seen.add(handle)
+        if name:
+            taken = f"snapshot {handle} is already that of {VOLUME_SNAPSHOT_CONTENTS.kind} {name}"
+            raise errors.AlreadyExists(f"{taken}: the driver gives out one snapshot twice")
 
 
 async def end_started(cut: Awaitable[None] | None, progress: ContentProgress, none: Lost | Removed) -> None:
@@ -231,11 +242,8 @@ class SnapshotOperations:
             return {}
 
     def _require_own(self, content: VolumeSnapshotContent, found: Snapshot) -> None:
-        """Raise AlreadyExists for what the driver has given to another content: it may have another tenant's data."""
-        known = content.status.snapshot_handle or content.spec.source.snapshot_handle
-        if not known and (other := self.state.shared_with(content, found.handle)):
-            taken = f"snapshot {found.handle} is already that of VolumeSnapshotContent {other}"
-            raise errors.AlreadyExists(f"{taken}: the driver gives out one snapshot twice")
+        if not (content.status.snapshot_handle or content.spec.source.snapshot_handle):
+            require_own(content, (found,), self.state)
 
     def _found(self, progress: ContentProgress, found: Snapshot) -> None:
         cluster = self.state.cluster

@@ -269,7 +269,7 @@ class SnapshotState:
             return None
         return volume if not owner or claim_uid_of(volume) == owner else None
 
-    def shared_with(self, content: VolumeSnapshotContent, handle: str) -> str:
+    def shared_with(self, content: VolumeSnapshotContent | VolumeGroupSnapshotContent, handle: str) -> str:
         """Return the name of another content that leads to the same snapshot and stays; "" if there is none."""
         others = (each for each in self.contents.by_index("handle", handle) if each.spec.driver == content.spec.driver)
         return next((each.name for each in others if each.uid != content.uid and not each.terminating), "")
