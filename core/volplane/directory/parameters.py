@@ -32,8 +32,10 @@ __all__ = [
     "check_demand",
 ]
 
-REFUSE, USE = "refuse", "use"
-"""Values of `onExisting`."""
+REFUSE = "refuse"
+"""Value of `onExisting`: a claim gets no directory that is there."""
+USE = "use"
+"""Value of `onExisting`: a directory that is there becomes the volume."""
 DELETE = "delete"
 """Value of `onDelete`: the directory is removed with its volume."""
 RETAIN = "retain"
