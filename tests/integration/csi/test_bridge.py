@@ -158,6 +158,47 @@ async def test_so_many_hooks_run_at_once_and_the_others_wait() -> None:
         assert (await csi.call("Probe")).ready.value
 
 
+class Sidecar:
+    """Asks as csi-provisioner 6.3 does: for 10 s, and again after a pause that doubles."""
+
+    def __init__(self, csi: Caller) -> None:
+        self._csi = csi
+        self.codes: set[str] = set()
+
+    async def finish(self, method: str, **fields: Any) -> Any:
+        for attempt in range(30):
+            try:
+                return await self._csi.call(method, seconds=10.0, **fields)
+            except CsiError as error:
+                self.codes.add(error.code)
+            await asyncio.sleep(min(2.0**attempt, 300.0))
+        raise AssertionError(f"{method} never ends")
+
+    async def twice(self, method: str, **fields: Any) -> Any:
+        """Ask, and ask beside that without a pause, as after a restart within the call."""
+        first, second = await asyncio.gather(self.finish(method, **fields), self.finish(method, **fields))
+        assert first == second
+        return first
+
+
+async def test_a_thousand_claims_at_once_have_one_volume_each_and_leave_none() -> None:
+    """Ten hooks of a quarter of a second run at once, so that most callers give up before their turn."""
+    async with bridged(subject(), latency=hooks(0.25)) as csi:
+        sidecar = Sidecar(csi)
+        began = asyncio.get_running_loop().time()
+        asks = (sidecar.twice if number % 10 == 0 else sidecar.finish for number in range(1000))
+        made = await asyncio.gather(
+            *(ask("CreateVolume", **csi.demand(f"pvc-{number}")) for number, ask in enumerate(asks))
+        )
+        assert len({each.volume.volume_id for each in made}) == 1000
+        assert (len(storage_of(csi).assets), storage_of(csi).made) == (1000, 1000)
+        assert sidecar.codes == {"ABORTED"}
+        assert asyncio.get_running_loop().time() - began < 60.0, "25 s of hooks, and the last pause of a caller"
+        await asyncio.gather(*(sidecar.finish("DeleteVolume", volume_id=each.volume.volume_id) for each in made))
+        assert not storage_of(csi).assets
+        assert not len(csi.bridge.flights)
+
+
 # --- doubt --------------------------------------------------------------------------------------------------------
 
 
