@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,30 @@ async def test_a_claim_lives_grows_is_cut_restored_and_goes() -> None:
             await cluster.delete_claim(each)
         await wait(cluster, lambda: not fake.volumes and not fake.snapshots and not api.all("persistentvolumes"))
         await cluster.settle()
+
+
+async def test_a_life_takes_ten_writes_of_which_one_keeps_intent_and_request() -> None:
+    fake = FakeDriver(Behaviour(), clock=now)
+    async with Cluster(driver_of(fake)) as cluster:
+        await cluster.create_class("fast")
+        await cluster.advance(10)
+        begun = len(cluster.requests)
+        claim = await cluster.create_claim("data", storage_class="fast")
+        await cluster.wait_bound(claim)
+        await cluster.delete_claim(claim)
+        await wait(cluster, lambda: not cluster.api.all("persistentvolumes"))
+        await cluster.settle()
+        reads = ("get", "list", "watch")
+        writes = Counter(f"{each.verb} {each.resource}" for each in cluster.requests[begun:] if each.verb not in reads)
+        assert writes == {
+            "patch persistentvolumeclaims": 3,
+            "patch persistentvolumeclaims/status": 1,
+            "create persistentvolumes": 1,
+            "patch persistentvolumes/status": 2,
+            "delete persistentvolumes": 1,
+            "patch persistentvolumes": 1,
+            "create events": 1,
+        }
 
 
 async def test_a_volume_without_an_answer_is_found_though_claim_and_class_are_gone() -> None:
