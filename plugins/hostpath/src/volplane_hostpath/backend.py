@@ -357,7 +357,7 @@ class HostPathBackend(BackendSpec):
             except FileNotFoundError:
                 raise NotFound(f"{label} of volume {volume.name} is gone: there is nothing to scrub") from None
             with closing(fd):
-                refuse_mounts_below(root, fd, label)
+                refuse_mounts_below(root.mounts.current(), fd, label)
                 if volume.owner is None:
                     refuse_mounted_above(root, fd, label)
         # The kubelet resolves a subPath within its volume: what a tenant puts in the way cannot lead out of the root.

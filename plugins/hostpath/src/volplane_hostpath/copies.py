@@ -297,7 +297,7 @@ def refuse_too_large(root: Root, used: int, of: str) -> None:
     """Raise `ResourceExhausted` if what is known to be in a directory cannot fit, unless blocks may be shared."""
     space = Space.of(root.fd)
     free = space.available - space.total // _RESERVE
-    if used > free and root.mounts.kind(root.mount) not in {"xfs", "btrfs", "bcachefs", "zfs"}:
+    if used > free and root.kind not in {"xfs", "btrfs", "bcachefs", "zfs"}:
         raise ResourceExhausted(
             f"{of} has {human(used)} in it, and root {root.path} has room for {human(max(0, free))}: free space on it "
             "or grow it",

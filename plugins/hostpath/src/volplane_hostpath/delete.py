@@ -32,7 +32,7 @@ from volplane_hostpath.index import VolumeIndex, read_volume_marker
 from volplane_hostpath.locks import Deadline, Locks
 from volplane_hostpath.markers import VolumeMarker, marker_file
 from volplane_hostpath.parent_directories import forget_parents, remove_empty_parents, remove_stale_entries
-from volplane_hostpath.provision import discard_staged
+from volplane_hostpath.provision import discard_staged, is_copy
 from volplane_hostpath.root import COPIES, LOCKS, TMP, TRASH, VOLUMES, Root
 from volplane_hostpath.static_volumes import (
     path_below_root,
@@ -51,9 +51,9 @@ def delete_marked(root: Root, index: VolumeIndex, waits: DiskWaits, marker: Volu
     if not _take_away(root, marker.path, marker.entry, deadline):
         return False
     # It may never have been moved into place.
-    for place in (TMP, COPIES):
-        if not remove_or_move(root, marker.entry, root.directory(place), marker.entry, deadline):
-            return False
+    place = root.directory(COPIES if is_copy(marker) else TMP)
+    if not remove_or_move(root, marker.entry, place, marker.entry, deadline):
+        return False
     with index.open(root, deadline.remaining(), context.log):
         remove_empty_parents(root, marker.path)
     # First wait: the directory leaves its place before its marker and the entries of its parents go. Otherwise it would

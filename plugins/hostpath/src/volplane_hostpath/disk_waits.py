@@ -25,7 +25,7 @@ _MEMORY = frozenset({"ramfs", "tmpfs"})
 
 def syncs_whole(root: Root) -> bool:
     """Return whether one wait is for everything on the file system, or nothing there has to be waited for."""
-    return root.mounts.kind(root.mount) in _LOCAL | _MEMORY
+    return root.kind in _LOCAL | _MEMORY
 
 
 class _Round:
@@ -41,7 +41,7 @@ class _Round:
 
     def sync(self) -> None:
         for fd, root in self.roots.items():
-            if root.mounts.kind(root.mount) in _LOCAL:
+            if root.kind in _LOCAL:
                 dirfd.syncfs(fd)
             else:
                 for target in self.targets[fd]:
@@ -58,7 +58,7 @@ class DiskWaits:
 
     def wait(self, root: Root, targets: Iterable[Target]) -> None:
         """Return when the targets are on the disk; raises OSError. The caller keeps root and targets open."""
-        if root.mounts.kind(root.mount) in _MEMORY:
+        if root.kind in _MEMORY:
             return
         with self._changed:
             mine = self._next

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import Self
 
@@ -77,6 +78,11 @@ class Root:
         """Close all descriptors."""
         self._stack.close()
 
+    @cached_property
+    def kind(self) -> str:
+        """Return the type of the file system, "" if it is not known. It stays the same while the root is open."""
+        return self.mounts.kind(self.mount)
+
     @property
     def control(self) -> int:
         """Return the descriptor of `.volplane`; raises FileNotFoundError."""
@@ -84,7 +90,8 @@ class Root:
 
     def directory(self, name: str) -> int:
         """Return the descriptor of a directory in `.volplane`, kept until the root is closed."""
-        return self._open(name, self.control, f"{self.path}/{CONTROL}/{name}")
+        known = self._opened.get(name)
+        return known if known is not None else self._open(name, self.control, f"{self.path}/{CONTROL}/{name}")
 
     def file(self, name: str) -> int:
         """Return the descriptor of a file in `.volplane`, which is made if missing, kept until the root is closed."""

@@ -169,7 +169,7 @@ def open_volume(root: Root, index: VolumeIndex, volume: VolumeIdentity, context:
     except FileNotFoundError:
         raise gone from None
     with closing(fd):
-        refuse_mounts_below(root, fd, label)
+        refuse_mounts_below(root.mounts.current(), fd, label)
         whole = None
         if volume.owner is not None and marker is not None and marker.project is not None:
             figures = os.fstatvfs(fd)

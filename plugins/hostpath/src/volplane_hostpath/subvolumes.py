@@ -35,7 +35,7 @@ _TOP: Final = 256
 
 def is_btrfs(root: Root) -> bool:
     """Return whether the root is on btrfs."""
-    return root.mounts.kind(root.mount) == "btrfs"
+    return root.kind == "btrfs"
 
 
 def is_subvolume(root: Root, fd: int) -> bool:

@@ -11,23 +11,24 @@ from volplane.directory.dirfd import closing, entry_exists, open_directory, prin
 from volplane_hostpath import subvolumes
 from volplane_hostpath.errors import NO_SPACE
 from volplane_hostpath.locks import Deadline
-from volplane_hostpath.mounts import IMAGE, loop_over, mounts_above, mounts_below, mounts_of
+from volplane_hostpath.mounts import IMAGE, Mount, loop_over, mounts_above, mounts_below, mounts_of
 from volplane_hostpath.rmtree import empty_directory
 from volplane_hostpath.root import TRASH, Root
 from volplane_hostpath.subvolumes import is_btrfs
 
 
-def refuse_mounts_below(root: Root, fd: int, label: str) -> None:
-    """Raise `VolumeInUse` if something is mounted in the directory."""
-    below = mounts_below(fd, root.mounts.current())
+def refuse_mounts_below(mounts: list[Mount], fd: int, label: str) -> None:
+    """Raise `VolumeInUse` if something is mounted in the directory. mounts: as of now."""
+    below = mounts_below(fd, mounts)
     if below:
         raise VolumeInUse(f"{below[0]} is a mount point in the volume {label}: unmount it; nothing was removed")
 
 
 def refuse_in_use(root: Root, fd: int, label: str) -> None:
     """Raise `VolumeInUse` if something is mounted in the directory, or the directory is mounted elsewhere."""
-    refuse_mounts_below(root, fd, label)
-    used = mounts_of(fd, root.mounts.current())
+    mounts = root.mounts.current()
+    refuse_mounts_below(mounts, fd, label)
+    used = mounts_of(fd, mounts)
     if used:
         raise VolumeInUse(f"{label} is mounted at {used[0]}: it is still in use; nothing was removed")
     if entry_exists(IMAGE, fd) and (loop := loop_over(fd)):
