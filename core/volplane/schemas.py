@@ -41,6 +41,8 @@ class ParameterKind(StrEnum):
     SECRET = "secret"  # noqa: S105 - the name of a kind
     """Only of driver options: a reference (env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY) to a secret, handed over
     as `volplane.Secret`, never the secret itself. It takes no default, choices, pattern or bounds."""
+    SECRETS = "secrets"
+    """Such references, comma-separated or as a list; handed over as tuple[Secret, ...]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Param:
     name: str = ""
     """As documentation spells it; empty = the name of the field."""
     kind: ParameterKind | None = None
-    """For kinds that no type stands for: SIZE and OCTAL of `int`, KEYS of `Mapping[str, str]`."""
+    """For kinds that no type stands for: SIZE and OCTAL of `int`, KEYS of `Mapping[str, str]`, SECRETS."""
     minimum: float | None = None
     """Of numbers, sizes (bytes), modes and durations (seconds); allowed itself."""
     maximum: float | None = None

@@ -366,6 +366,19 @@ class Disks:
         self._fences.forget(name)
         return volplane.Done()
 
+    def find(self, request: volplane.FindRequest) -> volplane.Asset | volplane.Absent:
+        disk = self._cumulus.disks.fetch_now(disk_name(request.owner)).value
+        if disk is None or disk["state"] == "dropping":
+            return volplane.Absent()
+        if LABELS.owner(disk["labels"], request.owner.cluster_id) != request.owner:
+            return volplane.Absent()
+        fs_type = read_parameters(ClassParameters, request.parameters).fs_type
+        return self.asset(disk, volplane.VolumeMode.FILESYSTEM, fs_type, request.context.driver)
+
+    def read_zones(self) -> cloud.ZoneStates:
+        zones = {each["name"]: each["state"] for each in self._cumulus.call("GET", "/zones")["zones"]}
+        return cloud.ZoneStates(zones, zones)
+
 
 def machine_of(node: volplane.NodeIdentity) -> str | None:
     return node.instance_id.removeprefix(MACHINE) if node.instance_id.startswith(MACHINE) else None
@@ -391,48 +404,15 @@ class CumulusBackend(cloud.DiskBackend):
         super().__init__(
             options,
             settings=settings,
-            operations=cloud.DiskOperations(
-                provision=disks.provision,
-                delete=disks.delete,
-                scrub=disks.scrub,
-                expand=disks.expand,
-                modify=disks.modify,
-                attach=disks.attach,
-                detach=disks.detach,
-                create_snapshot=disks.create_snapshot,
-                delete_snapshot=disks.delete_snapshot,
-                find_snapshot=disks.find_snapshot,
-                list_snapshots=disks.list_snapshots,
-                list_page=disks.list_page,
-                inspect=disks.inspect,
-                adopt=disks.adopt,
-                error=ERRORS.translated,
-                close=lambda: None,
+            connected=cloud.DiskAccount(
+                cloud.DiskOperations.of(disks, error=ERRORS.translated, close=lambda: None),
+                cloud.Zones(disks.read_zones, wanted=settings.zones, up=("up",), assets="disks", clock=clock),
             ),
-            zones=cloud.Zones(self._read_zones, wanted=settings.zones, up=("up",), assets="disks", clock=clock),
             nodes=nodes,
             clock=clock,
         )
-
-    def _read_zones(self) -> cloud.ZoneStates:
-        zones = {each["name"]: each["state"] for each in self._cumulus.call("GET", "/zones")["zones"]}
-        return cloud.ZoneStates(zones, zones)
 
     @hookimpl
     def owns(self, request: volplane.OwnsRequest) -> bool:
         """Return whether it is a csi source of this driver."""
         return request.source.kind == "csi" and request.source.fields.get("driver") == self._settings.csi_driver_name
-
-    @hookimpl
-    def find(self, request: volplane.FindRequest) -> volplane.Asset | volplane.Absent:
-        """Look by a call that begins now."""
-        with self.translating_errors(f"look for the disk of {request.name}"):
-            disk = self._cumulus.disks.fetch_now(disk_name(request.owner)).value
-        if (
-            disk is None
-            or disk["state"] == "dropping"
-            or LABELS.owner(disk["labels"], request.owner.cluster_id) != request.owner
-        ):
-            return volplane.Absent()
-        fs_type = read_parameters(ClassParameters, request.parameters).fs_type
-        return self._disks.asset(disk, volplane.VolumeMode.FILESYSTEM, fs_type, request.context.driver)

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -239,9 +240,10 @@ def named_secrets(configuration: Configuration, *, on_nodes: bool = False) -> di
     options = [each.options for each in configuration.drivers or () if each.distributed or not on_nodes]
     options += [settings.options for settings in configuration.extensions]
     for given in options:
-        for value in given.values():
+        lists = (value if isinstance(value, list) else str(value).split(",") for value in given.values())
+        for each in chain.from_iterable(lists):
             try:
-                secret = Secret(value.strip() if isinstance(value, str) else "")
+                secret = Secret(str(each).strip())
             except ValueError:
                 continue
             if secret.place is SecretPlace.KUBERNETES:

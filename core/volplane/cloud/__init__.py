@@ -5,9 +5,12 @@ spoil, the zones of a region, ownership marks and fences, and the hooks of disks
 cloud. See docs/how-to/write-a-cloud-backend.md.
 """
 
+from volplane.cloud.accounts import AccountOptions, AccountParameters, SecretKey
 from volplane.cloud.calls import NO_ANSWER, NO_CREDENTIALS, NOT_SENT, CloudError, ErrorRow, ErrorTable, measured
 from volplane.cloud.disks import (
     GIB,
+    CsiDriverName,
+    DiskAccount,
     DiskBackend,
     DiskOperations,
     DiskOptions,
@@ -31,8 +34,12 @@ __all__ = [
     "NO_ANSWER",
     "NO_CREDENTIALS",
     "TAGS",
+    "AccountOptions",
+    "AccountParameters",
     "BoundedCache",
     "CloudError",
+    "CsiDriverName",
+    "DiskAccount",
     "DiskBackend",
     "DiskOperations",
     "DiskOptions",
@@ -47,6 +54,7 @@ __all__ = [
     "RateLimiter",
     "Refusal",
     "RetryLater",
+    "SecretKey",
     "SnapshotLooks",
     "StateAges",
     "StatePoller",

@@ -6,11 +6,13 @@ The disks are mounted by the node plugin of a CSI driver. A backend brings the c
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib.metadata import version
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol, Self, TypeVar
 
 from volplane.assets import (
     Absent,
@@ -27,10 +29,11 @@ from volplane.assets import (
     VolumeMode,
     VolumeSource,
 )
+from volplane.cloud.accounts import SNAPSHOTS, VOLUMES, accounts_of_class, accounts_of_volume, kept_on
 from volplane.cloud.calls import CloudError
 from volplane.cloud.turns import BoundedCache, HookCall, in_turns
 from volplane.cloud.zones import Zones
-from volplane.errors import BackendError, InvalidArgument, Unsupported, VolumeInUse
+from volplane.errors import BackendError, InvalidArgument, Unavailable, Unsupported, VolumeInUse
 from volplane.hookspecs import BackendSpec, hookimpl
 from volplane.requests import (
     AdoptRequest,
@@ -41,6 +44,7 @@ from volplane.requests import (
     DescribeRequest,
     DetachRequest,
     ExpandRequest,
+    FindRequest,
     FindSnapshotRequest,
     InspectRequest,
     ListRequest,
@@ -52,11 +56,15 @@ from volplane.requests import (
     SnapshotRequest,
     StartRequest,
     StopRequest,
+    ValidateRequest,
+    VolumeIdentity,
 )
 from volplane.schemas import DriverInfo, Param, ParameterSchema, Predecessor
 
 __all__ = [
     "GIB",
+    "CsiDriverName",
+    "DiskAccount",
     "DiskBackend",
     "DiskOperations",
     "DiskOptions",
@@ -68,13 +76,27 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = TypeVar("P", AssetPage, SnapshotPage)
 
 GIB = 1 << 30
 """Bytes of a GiB, in which clouds count the sizes of disks."""
+_ACCOUNTS: Final = "accounts"
+"""In the state of `provision`: the accounts by use."""
+_MOST_LISTED: Final = 100_000
 _IDENTITY = "storage.kubernetes.io/csiProvisionerIdentity"
 """Attribute in which the external provisioner keeps the name of the driver; node plugins of clouds read it."""
 _ZONE = re.compile(r"(.*?\d)(?:-[a-z0-9-]*\d)?-?[a-z]")
 """A zone, after its region: eu-west-1a, us-west-2-lax-1a, europe-west1-b."""
+
+
+CsiDriverName = Annotated[
+    str,
+    Param(
+        "Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.",
+        pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
+    ),
+]
+"""Of an option; a subclass of `DiskOptions` gives it its default."""
 
 
 def size_in_gib(size_bytes: int) -> int:
@@ -118,13 +140,7 @@ class DiskOptions:
             "because its attacher serves the same VolumeAttachments."
         ),
     ] = False
-    csi_driver_name: Annotated[
-        str,
-        Param(
-            "Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.",
-            pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
-        ),
-    ]
+    csi_driver_name: CsiDriverName
     zone_label: Annotated[str, Param("Node label that holds the zone, and key of the volumes' node affinity.")]
     mutations_per_second: Annotated[
         int, Param("Calls a second that change something, as the cloud grants them.", minimum=1, maximum=1_000)
@@ -203,16 +219,46 @@ class DiskOperations:
     """Return the disk with this handle, marked or not, by a call that begins now."""
     adopt: Callable[[AdoptRequest, HookCall], Done]
     """Replace the marks of the former owner."""
+    find: Callable[[FindRequest], Asset | Absent]
+    """Find the disk of this name and owner, in any state, by calls that begin now."""
     error: Callable[[CloudError, str], BackendError]
     """Return the error of the contract. The second argument: what was done, as in "make a disk for pvc-1"."""
     close: Callable[[], None]
     """Close the connections."""
+    validate: Callable[[Mapping[str, Any]], None] = lambda _parameters: None
+    """Check the parameters of a class beyond their schema. Raises InvalidArgument."""
+
+    @classmethod
+    def of(cls, *parts: object, **others: Callable[..., Any]) -> Self:
+        """Return the operations that these objects have as methods of the same names, and others."""
+        names = [each.name for each in fields(cls)]
+        found = {name: getattr(part, name) for part in reversed(parts) for name in names if hasattr(part, name)}
+        return cls(**{**found, **others})
+
+
+class DiskAccount(NamedTuple):
+    """What the calls of one account are made by."""
+
+    operations: DiskOperations
+    zones: Zones
+    more: Any = None
+    """What hooks of the backend's own need."""
+
+
+class _OfVolume(Protocol):
+    """A request about a volume."""
+
+    @property
+    def context(self) -> Context: ...
+
+    @property
+    def volume(self) -> VolumeIdentity: ...
 
 
 class DiskBackend(BackendSpec):
     """The hooks of a backend for the disks of a cloud.
 
-    A subclass adds `probe`, `validate`, `owns` and `find`. Hooks hold no thread while the cloud works: they return
+    A subclass adds `probe` and `owns`. Hooks hold no thread while the cloud works: they return
     `InProgress` where an operation raises `RetryLater`.
     """
 
@@ -233,37 +279,98 @@ class DiskBackend(BackendSpec):
     predecessor: ClassVar[Predecessor | None] = None
     """The controller of the cloud's own CSI driver, if `list_page` and `adopt` know the volumes of it."""
 
+    assumes: ClassVar[str] = ""
+    """The parameter of classes that names what is assumed for their calls; "" = there is none."""
+
     def __init__(
         self,
         options: Mapping[str, Any],
         *,
         settings: DiskOptions,
-        operations: DiskOperations,
-        zones: Zones,
+        connected: DiskAccount,
         nodes: NodeNames,
         clock: Callable[[], float],
+        others: Mapping[str, Callable[[], DiskAccount]] | None = None,
     ) -> None:
-        """settings: the options, read. nodes: filled here, for messages of the operations. clock: seconds, never going
-        back.
+        """settings: the options, read. connected: with the driver's own credentials. nodes: filled here, for messages
+        of the operations. clock: seconds, never going back. others: the accounts that classes may name, made when they
+        are first used, so that no two share caches or rates.
         """
         super().__init__(options)
         self._settings = settings
-        self._operations = operations
-        self._zones = zones
         self._nodes = nodes
         self._clock = clock
+        self._others = others or {}
+        self._names = ("", *sorted(self._others))
+        self._connected = {"": connected}
+        self._connecting = threading.Lock()
+        self._listed: BoundedCache[str, int] = BoundedCache(_MOST_LISTED)
+        """By handle of a listed disk or snapshot: the first account that shows it."""
+
+    def account(self, name: str = "") -> DiskAccount:
+        """Return what the calls with this account are made by. Raises Unavailable for one that no option names."""
+        with self._connecting:
+            if name not in self._connected:
+                if name not in self._others:
+                    raise Unavailable(
+                        f"account {name} is none of the driver's (any more): list it again in the options for classes"
+                    )
+                self._connected[name] = self._others[name]()
+            return self._connected[name]
 
     @contextmanager
-    def translating_errors(self, doing: str) -> Iterator[None]:
+    def translating_errors(self, doing: str, account: str = "") -> Iterator[None]:
         """Turn every CloudError that leaves the block into an error of the contract. doing: as in "list the disks"."""
         try:
             yield
         except CloudError as error:
-            raise self._operations.error(error, doing) from error
+            said = f"{doing} with the account {account}" if account else doing
+            raise self.account(account).operations.error(error, said) from error
 
-    def _in_turns(self, context: Context, doing: str, work: Callable[[HookCall], T]) -> T | InProgress:
-        with self.translating_errors(doing):
-            return in_turns(context, self._clock, work)
+    def in_turns(
+        self, context: Context, doing: str, account: str, work: Callable[[DiskAccount, HookCall], T]
+    ) -> T | InProgress:
+        """Return what the work with this account returns; InProgress where it raises RetryLater."""
+        with self.translating_errors(doing, account):
+            return in_turns(context, self._clock, partial(work, self.account(account)))
+
+    def shown_by(self, doing: str, look: Callable[[DiskAccount], T | Absent]) -> tuple[str, T | Absent]:
+        """Return the first account that shows it, and what it shows; the last one's Absent if none does."""
+        for name in self._names:
+            with self.translating_errors(doing, name):
+                found = look(self.account(name))
+            if not isinstance(found, Absent):
+                return name, found
+        return "", Absent()
+
+    def _of_volume(
+        self, request: _OfVolume, doing: str, use: str, work: Callable[[DiskAccount, HookCall], T]
+    ) -> T | InProgress:
+        volume = request.volume
+        kept = accounts_of_volume(volume.attributes)
+        account = kept.get(use, "")
+        if not kept and not volume.uid and self._others:
+            # What never became a volume has no attributes.
+            question = InspectRequest(context=request.context, handle=volume.handle)
+            account, _ = self.shown_by(doing, lambda each: each.operations.inspect(question))
+        result = self.in_turns(request.context, doing, account, work)
+        return (
+            replace(result, attributes={**result.attributes, **kept_on(kept)}) if isinstance(result, Asset) else result
+        )
+
+    def _page(self, page: str | None, doing: str, read: Callable[[DiskOperations, str | None], P]) -> P:
+        """Return a page of all accounts, one after the other; what two of them show is of the first."""
+        if not self._others:
+            with self.translating_errors(doing):
+                return read(self.account().operations, page)
+        number, _, token = (page or "0:").partition(":")
+        at = int(number)
+        with self.translating_errors(doing, self._names[at]):
+            answer = read(self.account(self._names[at]).operations, token or None)
+        more = f"{at}:{answer.next_page}" if answer.next_page else f"{at + 1}:" if at + 1 < len(self._names) else None
+        field = "assets" if isinstance(answer, AssetPage) else "snapshots"
+        first = tuple(each for each in getattr(answer, field) if self._listed.setdefault(each.handle, at) >= at)
+        return replace(answer, next_page=more, **{field: first})
 
     # --- the driver ---------------------------------------------------------------------------------------------
 
@@ -293,13 +400,21 @@ class DiskBackend(BackendSpec):
     def start(self, request: StartRequest) -> Done:
         """Connect, and read the region's zones."""
         with self.translating_errors(f"ask for the zones of {self._settings.region}"):
-            self._zones.load(request.context)
+            self.account().zones.load(request.context)
         return Done()
 
     @hookimpl
     def stop(self, request: StopRequest) -> Done:
         """Close the connections."""
-        self._operations.close()
+        for each in self._connected.values():
+            each.operations.close()
+        return Done()
+
+    @hookimpl
+    def validate(self, request: ValidateRequest) -> Done:
+        """Check which parameters can be combined, with each other and with the options."""
+        accounts_of_class(request.parameters, self.assumes, self._others)
+        self.account().operations.validate(request.parameters)
         return Done()
 
     # --- volumes ------------------------------------------------------------------------------------------------
@@ -307,55 +422,90 @@ class DiskBackend(BackendSpec):
     @hookimpl
     def provision(self, request: ProvisionRequest) -> Asset | InProgress:
         """Find the disk or make it, and wait until it is ready."""
-        doing = f"make a {self.disk} for {request.name}"
-        with self.translating_errors(doing):
-            self._zones.refresh(request.context)
-        named = self._zones.named(request, self._settings.zone_label)
-        return self._in_turns(
-            request.context, doing, lambda call: self._operations.provision(named, call, self._zones.names)
+        state, doing = request.context.state, f"make a {self.disk} for {request.name}"
+        # A class that was made anew since changes nothing for what was begun.
+        chosen = state.get(_ACCOUNTS) or accounts_of_class(request.parameters, self.assumes, self._others)
+        if self._others and _ACCOUNTS not in state:
+            return InProgress(retry_after=0.0, state={**state, _ACCOUNTS: chosen})
+        name = chosen.get("provisioner", "")
+        zones = self.account(name).zones
+        with self.translating_errors(doing, name):
+            zones.refresh(request.context)
+        named = zones.named(request, self._settings.zone_label)
+        result = self.in_turns(
+            request.context, doing, name, lambda account, call: account.operations.provision(named, call, zones.names)
         )
+        if isinstance(result, InProgress):
+            return replace(result, state={**result.state, _ACCOUNTS: chosen}) if self._others else result
+        return replace(result, attributes={**result.attributes, **kept_on(chosen)}) if chosen else result
+
+    @hookimpl
+    def find(self, request: FindRequest) -> Asset | Absent:
+        """Find the disk that `provision` made, in any state, by calls that begin now."""
+        doing = f"look for the {self.disk} of {request.name}"
+        chosen = request.context.state.get(_ACCOUNTS, {})
+        if _ACCOUNTS in request.context.state or not self._others:
+            name = chosen.get("provisioner", "")
+            with self.translating_errors(doing, name):
+                found = self.account(name).operations.find(request)
+        else:
+            name, found = self.shown_by(doing, lambda account: account.operations.find(request))
+            chosen = dict.fromkeys(VOLUMES, name) if name else {}
+        if isinstance(found, Absent) or not chosen:
+            return found
+        return replace(found, attributes={**found.attributes, **kept_on(chosen)})
 
     @hookimpl
     def delete(self, request: DeleteRequest) -> Done | InProgress:
         """Check that the disk is ours and not attached, delete it, and wait until it is gone."""
         doing = f"delete {request.volume.handle} of {request.volume.name}"
-        return self._in_turns(request.context, doing, lambda call: self._operations.delete(request, call))
+        return self._of_volume(
+            request, doing, "provisioner", lambda account, call: account.operations.delete(request, call)
+        )
 
     @hookimpl
     def recycle(self, request: RecycleRequest) -> PodScrub | InProgress:
         """Check that the disk is ours and not attached; a pod on Linux empties or overwrites it."""
         doing = f"scrub {request.volume.handle} of {request.volume.name}"
-        return self._in_turns(request.context, doing, lambda _call: self._operations.scrub(request))
+        return self._of_volume(request, doing, "provisioner", lambda account, _call: account.operations.scrub(request))
 
     @hookimpl
     def expand(self, request: ExpandRequest) -> Asset | InProgress:
         """Grow the disk online; the node plugin grows the file system."""
         doing = f"grow {request.volume.handle} of {request.volume.name}"
-        return self._in_turns(request.context, doing, lambda call: self._operations.expand(request, call))
+        return self._of_volume(
+            request, doing, "controller-expand", lambda account, call: account.operations.expand(request, call)
+        )
 
     @hookimpl
     def modify(self, request: ModifyRequest) -> Done | InProgress:
         """Change the disk's performance."""
         doing = f"change {request.volume.handle} of {request.volume.name}"
-        return self._in_turns(request.context, doing, lambda call: self._operations.modify(request, call))
+        return self._of_volume(
+            request, doing, "controller-modify", lambda account, call: account.operations.modify(request, call)
+        )
 
     @hookimpl
     def list_assets(self, request: ListRequest) -> AssetPage:
         """List all disks of the region with marks, of any cluster."""
-        with self.translating_errors(f"list the {self.disk}s"):
-            return self._operations.list_page(request)
+        return self._page(
+            request.page, f"list the {self.disk}s", lambda of, page: of.list_page(replace(request, page=page))
+        )
 
     @hookimpl
     def inspect(self, request: InspectRequest) -> ListedAsset | Absent:
         """Look at the disk with this handle."""
-        with self.translating_errors(f"look at the {self.disk} {request.handle!r}"):
-            return self._operations.inspect(request)
+        doing = f"look at the {self.disk} {request.handle!r}"
+        return self.shown_by(doing, lambda account: account.operations.inspect(request))[1]
 
     @hookimpl
     def adopt(self, request: AdoptRequest) -> Done:
         """Replace the marks of the former owner."""
-        with self.translating_errors(f"mark {request.volume.handle} of {request.volume.name}"):
-            return self._operations.adopt(request, HookCall(request.context, self._clock, self._clock()))
+        doing = f"mark {request.volume.handle} of {request.volume.name}"
+        name = accounts_of_volume(request.volume.attributes).get("provisioner", "")
+        with self.translating_errors(doing, name):
+            call = HookCall(request.context, self._clock, self._clock())
+            return self.account(name).operations.adopt(request, call)
 
     # --- attachments --------------------------------------------------------------------------------------------
 
@@ -364,40 +514,60 @@ class DiskBackend(BackendSpec):
         """Attach the disk to the machine of the node's providerID."""
         self._nodes.remember(request.node)
         doing = f"attach {request.volume.handle} to {request.node.name}"
-        return self._in_turns(request.context, doing, lambda call: self._operations.attach(request, call))
+        return self._of_volume(
+            request, doing, "controller-publish", lambda account, call: account.operations.attach(request, call)
+        )
 
     @hookimpl
     def detach(self, request: DetachRequest) -> Done | InProgress:
         """Detach the disk from that machine only, and only the attachment that was found."""
         self._nodes.remember(request.node)
         doing = f"detach {request.volume.handle} from {request.node.name}"
-        return self._in_turns(request.context, doing, lambda call: self._operations.detach(request, call))
+        return self._of_volume(
+            request, doing, "controller-publish", lambda account, call: account.operations.detach(request, call)
+        )
 
     # --- snapshots ----------------------------------------------------------------------------------------------
+
+    def account_of_snapshot(self, parameters: Mapping[str, Any], volume: VolumeIdentity) -> str:
+        """Return the account for a new snapshot: the one of its class, else that by which its volume was made."""
+        named = accounts_of_class(parameters, self.assumes, self._others, SNAPSHOTS)
+        return named.get("snapshotter") or accounts_of_volume(volume.attributes).get("provisioner", "")
 
     @hookimpl
     def create_snapshot(self, request: SnapshotRequest) -> Snapshot | InProgress:
         """Make a snapshot, and return it as soon as its moment has passed."""
-        doing = f"make the snapshot {request.name}"
-        return self._in_turns(request.context, doing, lambda call: self._operations.create_snapshot(request, call))
+        doing, name = f"make the snapshot {request.name}", self.account_of_snapshot(request.parameters, request.volume)
+        return self.in_turns(
+            request.context, doing, name, lambda account, call: account.operations.create_snapshot(request, call)
+        )
 
     @hookimpl
     def delete_snapshot(self, request: DeleteSnapshotRequest) -> Done | InProgress:
         """Check that the snapshot is ours, and delete it."""
-        doing = f"delete the snapshot {request.handle}"
-        return self._in_turns(request.context, doing, lambda call: self._operations.delete_snapshot(request, call))
+        doing, name = f"delete the snapshot {request.handle}", ""
+        if self._others:
+            question = FindSnapshotRequest(context=request.context, handle=request.handle)
+            name, _ = self.shown_by(doing, partial(self._find_snapshot, question))
+        return self.in_turns(
+            request.context, doing, name, lambda account, call: account.operations.delete_snapshot(request, call)
+        )
 
     @hookimpl
     def find_snapshot(self, request: FindSnapshotRequest) -> Snapshot | Absent:
         """Look at the snapshot, as many as are asked for by one call, and take its next step."""
-        with self.translating_errors(f"look for the snapshot {request.handle or request.name}"):
-            return self._operations.find_snapshot(request, HookCall(request.context, self._clock, self._clock()))
+        doing = f"look for the snapshot {request.handle or request.name}"
+        return self.shown_by(doing, partial(self._find_snapshot, request))[1]
+
+    def _find_snapshot(self, request: FindSnapshotRequest, account: DiskAccount) -> Snapshot | Absent:
+        return account.operations.find_snapshot(request, HookCall(request.context, self._clock, self._clock()))
 
     @hookimpl
     def list_snapshots(self, request: ListSnapshotsRequest) -> SnapshotPage:
         """List all snapshots with marks, of any cluster."""
-        with self.translating_errors("list the snapshots"):
-            return self._operations.list_snapshots(request)
+        return self._page(
+            request.page, "list the snapshots", lambda of, page: of.list_snapshots(replace(request, page=page))
+        )
 
 
 # --- parts of operations ----------------------------------------------------------------------------------------

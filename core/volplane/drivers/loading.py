@@ -255,7 +255,11 @@ def _make(plugin: Plugin, options: Mapping[str, object], where: str) -> tuple[ob
         raise PluginError(f"{plugin}: cannot be made: {what}") from None
     if instance is None or isinstance(instance, type):
         raise PluginError(f"{plugin}: its entry point gave {instance!r}, expected an instance with hooks")
-    return instance, {option: value for option, value in values.items() if isinstance(value, Secret)}
+    secrets = {option: value for option, value in values.items() if isinstance(value, Secret)}
+    for option, value in values.items():
+        given = value if isinstance(value, tuple) else ()
+        secrets |= {f"{option} ({each.reference})": each for each in given if isinstance(each, Secret)}
+    return instance, secrets
 
 
 def newer_flaw(plugin: Plugin, options: Mapping[str, object]) -> str | None:

@@ -21,6 +21,7 @@ _INTEGER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _OCTAL: Final = re.compile(r"(?:0o)?[0-7]{1,18}", re.ASCII)
 _BOOLEANS: Final = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
 _BOUNDED: Final = frozenset({ParameterKind.INTEGER, ParameterKind.SIZE, ParameterKind.OCTAL, ParameterKind.DURATION})
+_SECRETS: Final = frozenset({ParameterKind.SECRET, ParameterKind.SECRETS})
 _LONGEST_DURATION: Final = 1e9
 """Seconds: 31 years. Clocks refuse much more."""
 _QUOTED: Final = frozenset({ParameterKind.STRING, ParameterKind.OCTAL})
@@ -76,7 +77,7 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
                 one_of_many = parameter.kind is ParameterKind.KEYS
                 values[parameter.name] = {**(values[parameter.name] or {}), str(key): value} if one_of_many else value
             except ValueError as error:
-                secret = parameter.kind is ParameterKind.SECRET
+                secret = parameter.kind in _SECRETS
                 flaws.append(f"{word} {key!r} {'cannot be used' if secret else f'is {_shown(raw)}'}, {error}")
     missing = (p for p in schema.parameters if p.required and p.name not in seen)
     flaws += [f"{word} {p.name!r} is required: {type_text(p)}" for p in missing]
@@ -89,7 +90,7 @@ def check(schema: ParameterSchema, given: Mapping[str, object], word: str) -> tu
 
 
 def secrets_of(schema: ParameterSchema | None) -> tuple[Parameter, ...]:
-    return tuple(p for p in schema.parameters if p.kind is ParameterKind.SECRET) if schema is not None else ()
+    return tuple(p for p in schema.parameters if p.kind in _SECRETS) if schema is not None else ()
 
 
 def _shown(raw: object) -> str:
@@ -198,6 +199,10 @@ _KINDS: Final[Mapping[ParameterKind, tuple[str, Callable[[object], Any]]]] = {
     ParameterKind.SECRET: (
         "where the secret is, as env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY",
         lambda raw: Secret(_text(raw)),
+    ),
+    ParameterKind.SECRETS: (
+        "a comma-separated list of places of secrets, each as secret:NAMESPACE/NAME/KEY",
+        lambda raw: tuple(Secret(each) for each in _strings(raw)),
     ),
 }
 """Kind -> what its values are, for people, and what reads one. Readers raise TypeError or ValueError."""

@@ -72,11 +72,13 @@ of the nodes reads those of distributed drivers, and of extensions, which every 
 {{- range $root.Values.config.extensions }}{{ $options = append $options .options }}{{ end }}
 {{- range $options }}
 {{- range . }}
-{{- $given := "" }}{{ if kindIs "string" . }}{{ $given = trim . }}{{ end }}
-{{- if regexMatch "^secret:[a-z0-9][-a-z0-9]*/[a-z0-9][-.a-z0-9]*/[-._A-Za-z0-9]+$" $given }}
-{{- $parts := splitList "/" (trimPrefix "secret:" $given) }}
+{{- $given := list }}{{ if kindIs "string" . }}{{ $given = splitList "," . }}{{ else if kindIs "slice" . }}{{ $given = . }}{{ end }}
+{{- range $given }}
+{{- if regexMatch "^secret:[a-z0-9][-a-z0-9]*/[a-z0-9][-.a-z0-9]*/([-._A-Za-z0-9]+|[*])$" (trim (toString .)) }}
+{{- $parts := splitList "/" (trimPrefix "secret:" (trim (toString .))) }}
 {{- $names := append (get $found (index $parts 0) | default list) (index $parts 1) }}
 {{- $_ := set $found (index $parts 0) ($names | uniq | sortAlpha) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

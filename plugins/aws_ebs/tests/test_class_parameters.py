@@ -288,8 +288,3 @@ def test_reserved_attachments_are_left_free(new_region: Any) -> None:
         region.attach(region.provision(f"u{number}"), node, f"u{number}")
     with pytest.raises(ResourceExhausted, match="holds 3 volumes and can hold 3 and 29 attachments that are reserved"):
         region.attach(region.provision("u9"), node, "u9")
-
-
-def test_a_class_chooses_no_credentials(region: Any) -> None:
-    """Whoever may write classes could else name any secret of the cluster, and have it sent to any endpoint."""
-    refused(region, "provisioner-secret-name", **{"csi.storage.k8s.io/provisioner-secret-name": "aws"})

@@ -768,8 +768,3 @@ def test_it_owns_the_disks_of_its_project_and_region(site: Any) -> None:
     assert not site.owns("csi", **csi, volumeHandle="projects/other/zones/europe-test1-a/disks/d")
     assert not site.owns("csi", driver="ebs.csi.aws.com", volumeHandle=f"projects/test-project/zones/{A}/disks/d")
     assert not site.owns("gcePersistentDisk", pdName="d")
-
-
-def test_a_class_chooses_no_credentials() -> None:
-    _, flaws = check(PARAMETERS, {"csi.storage.k8s.io/provisioner-secret-name": "gcp"}, "parameter")
-    assert "provisioner-secret-name" in flaws[0]

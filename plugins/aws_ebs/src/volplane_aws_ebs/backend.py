@@ -17,16 +17,26 @@ from volplane import (
     GroupSnapshot,
     GroupSnapshotRequest,
     InProgress,
+    InvalidArgument,
     OwnsRequest,
     ParameterSchema,
     Predecessor,
     ProbeRequest,
-    ValidateRequest,
     VolumeMode,
     hookimpl,
     read_parameters,
 )
-from volplane.cloud import TAGS, DiskBackend, DiskOperations, Fences, NodeNames, Zones, ZoneStates, csi_source
+from volplane.cloud import (
+    TAGS,
+    DiskAccount,
+    DiskBackend,
+    DiskOperations,
+    Fences,
+    NodeNames,
+    Zones,
+    ZoneStates,
+    csi_source,
+)
 from volplane_aws_ebs import ownership_tags
 from volplane_aws_ebs.api import Action, AwsClient, AwsError, Connect, connect
 from volplane_aws_ebs.attach import Attacher
@@ -63,6 +73,7 @@ class AwsEbsBackend(DiskBackend):
     clones: ClassVar[Literal["", "in place", "anywhere"]] = "in place"
     settle_seconds: ClassVar[float] = SETTLE_SECONDS
     largest_gib: ClassVar[int] = LARGEST_GIB
+    assumes: ClassVar[str] = "roleArn"
     predecessor: ClassVar[Predecessor] = Predecessor(pods="app=ebs-csi-controller")
 
     def __init__(
@@ -77,39 +88,19 @@ class AwsEbsBackend(DiskBackend):
         connect_to: gives what makes boto3 clients, for tests. clock: seconds, never going back.
         """
         settings = self._options = read_parameters(Settings, options)
-        ec2 = self._ec2 = Ec2(settings, AwsClient(settings, connect_to), clock)
-        nodes, fences, ceilings = NodeNames(instance_id), Fences(TAGS), Ceilings(ec2)
-        waits = StateWaits(ec2, nodes)
-        provisioner = Provisioner(ec2, waits, ceilings)
-        deleter = Deleter(ec2, fences, waits, nodes, provisioner.volume_deleted)
-        attacher = Attacher(ec2, fences, waits, nodes)
-        modifier = Modifier(ec2, fences, waits, ceilings)
-        snapshotter = Snapshotter(ec2, fences, waits)
-        self._groups = GroupSnapshotter(ec2, snapshotter)
+        nodes, fences = NodeNames(instance_id), Fences(TAGS)
+        own = self._own = Ec2(settings, AwsClient(settings, connect_to), clock)
+
+        def connected(given: Settings) -> DiskAccount:
+            return _connected(Ec2(given, AwsClient(given, connect_to), clock), nodes, fences)
+
         super().__init__(
             options,
             settings=settings,
-            operations=DiskOperations(
-                provision=provisioner.provision,
-                delete=deleter.delete,
-                scrub=deleter.scrub,
-                expand=modifier.expand,
-                modify=modifier.modify,
-                attach=attacher.attach,
-                detach=attacher.detach,
-                create_snapshot=snapshotter.create,
-                delete_snapshot=snapshotter.delete,
-                find_snapshot=snapshotter.find,
-                list_snapshots=partial(list_snapshots, ec2),
-                list_page=partial(list_page, ec2),
-                inspect=partial(inspect, ec2),
-                adopt=partial(adopt, ec2, fences),
-                error=ec2.backend_error,
-                close=ec2.close,
-            ),
-            zones=Zones(self._read_zones, wanted=settings.zones, up=_AVAILABLE, assets="volumes", clock=clock),
+            connected=_connected(own, nodes, fences),
             nodes=nodes,
             clock=clock,
+            others={name: partial(connected, given) for name, given in settings.of_classes.items()},
         )
 
     @hookimpl
@@ -117,16 +108,10 @@ class AwsEbsBackend(DiskBackend):
         """Make a dry run of DescribeAvailabilityZones."""
         with self.translating_errors(f"use EC2 in {self._options.region}"):
             try:
-                self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES, DryRun=True)
+                self._own.read(Action.DESCRIBE_AVAILABILITY_ZONES, DryRun=True)
             except AwsError as error:
                 if error.code != "DryRunOperation":
                     raise
-        return Done()
-
-    @hookimpl
-    def validate(self, request: ValidateRequest) -> Done:
-        """Check which parameters can be combined, with each other and with the options."""
-        check_tag_count(self._options.tags, read_parameters(ClassParameters, request.parameters).tags.keys())
         return Done()
 
     @hookimpl
@@ -143,40 +128,85 @@ class AwsEbsBackend(DiskBackend):
         return request.source.kind == IN_TREE and volume_id_from(str(fields.get("volumeID"))) is not None
 
     @hookimpl
-    def find(self, request: FindRequest) -> Asset | Absent:
-        """Find the volume by its tags, in any state, by a call that begins now."""
-        with self.translating_errors(f"look for the volume of {request.name}"):
-            found = self._ec2.volumes_named_now(request.owner.cluster_id, request.name)
-        for volume in found:
-            if ownership_tags.owner_of(volume.tags) == request.owner:
-                fs_type = read_parameters(ClassParameters, request.parameters).fs_type
-                source = csi_source(self._options, volume.id, VolumeMode.FILESYSTEM, fs_type)
-                return asset_from(self._options, volume, source, driver=request.context.driver)
-        return Absent()
-
-    @hookimpl
     def create_group_snapshot(self, request: GroupSnapshotRequest) -> GroupSnapshot | InProgress:
         """Make snapshots of volumes that are attached to one instance."""
         doing = f"make the snapshots {request.name}"
-        return self._in_turns(request.context, doing, lambda call: self._groups.create(request, call))
+        names = {self.account_of_snapshot(request.parameters, each) for each in request.volumes}
+        if len(names) > 1:
+            raise InvalidArgument(f"the volumes of group {request.name} are of several accounts: {sorted(names)}")
+        return self.in_turns(
+            request.context, doing, names.pop(), lambda account, call: account.more.create(request, call)
+        )
 
     @hookimpl
     def delete_group_snapshot(self, request: DeleteGroupSnapshotRequest) -> Done | InProgress:
         """Check that all snapshots of the group are ours, and delete them."""
         doing = f"delete the snapshots of group {request.handle}"
-        return self._in_turns(request.context, doing, lambda call: self._groups.delete(request, call))
+        question = FindGroupSnapshotRequest(context=request.context, handle=request.handle, snapshots=request.snapshots)
+        name = self.shown_by(doing, lambda account: account.more.find(question))[0] if self._options.of_classes else ""
+        return self.in_turns(request.context, doing, name, lambda account, call: account.more.delete(request, call))
 
     @hookimpl
     def find_group_snapshot(self, request: FindGroupSnapshotRequest) -> GroupSnapshot | Absent:
         """Look at the snapshots of the group."""
-        with self.translating_errors(f"look for the snapshots of group {request.handle or request.name}"):
-            return self._groups.find(request)
+        doing = f"look for the snapshots of group {request.handle or request.name}"
+        return self.shown_by(doing, lambda account: account.more.find(request))[1]
 
-    def _read_zones(self) -> ZoneStates:
-        """Return the zones. Without the option, volumes are made in availability zones alone, not in local ones."""
-        zones = self._ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
-        name = "ZoneId" if self._options.zone_ids else "ZoneName"
-        usual = [each[name] for each in zones if each.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE]
-        names, ids = ({each[kind]: each[name] for each in zones} for kind in ("ZoneName", "ZoneId"))
-        keys = {ZONE_LABEL: names, EBS_ZONE_LABEL: names, ZONE_ID_LABEL: ids}
-        return ZoneStates({each[name]: str(each.get("State")) for each in zones}, usual, keys)
+
+def _connected(ec2: Ec2, nodes: NodeNames, fences: Fences) -> DiskAccount:
+    """Return the operations of one account."""
+    settings, ceilings, waits = ec2.settings, Ceilings(ec2), StateWaits(ec2, nodes)
+    provisioner = Provisioner(ec2, waits, ceilings)
+    deleter = Deleter(ec2, fences, waits, nodes, provisioner.volume_deleted)
+    attacher = Attacher(ec2, fences, waits, nodes)
+    modifier = Modifier(ec2, fences, waits, ceilings)
+    snapshotter = Snapshotter(ec2, fences, waits)
+    operations = DiskOperations(
+        provision=provisioner.provision,
+        find=partial(_find, ec2),
+        validate=partial(_validate, settings),
+        delete=deleter.delete,
+        scrub=deleter.scrub,
+        expand=modifier.expand,
+        modify=modifier.modify,
+        attach=attacher.attach,
+        detach=attacher.detach,
+        create_snapshot=snapshotter.create,
+        delete_snapshot=snapshotter.delete,
+        find_snapshot=snapshotter.find,
+        list_snapshots=partial(list_snapshots, ec2),
+        list_page=partial(list_page, ec2),
+        inspect=partial(inspect, ec2),
+        adopt=partial(adopt, ec2, fences),
+        error=ec2.backend_error,
+        close=ec2.close,
+    )
+    read = partial(_read_zones, ec2)
+    zones = Zones(read, wanted=settings.zones, up=_AVAILABLE, assets="volumes", clock=ec2.clock)
+    return DiskAccount(operations, zones, GroupSnapshotter(ec2, snapshotter))
+
+
+def _validate(settings: Settings, parameters: Mapping[str, Any]) -> None:
+    given = read_parameters(ClassParameters, parameters)
+    check_tag_count(settings.tags, given.tags.keys())
+    given.refuse_key_of_another_region(settings.region)
+
+
+def _find(ec2: Ec2, request: FindRequest) -> Asset | Absent:
+    """Find the volume by its tags, in any state, by a call that begins now."""
+    for volume in ec2.volumes_named_now(request.owner.cluster_id, request.name):
+        if ownership_tags.owner_of(volume.tags) == request.owner:
+            fs_type = read_parameters(ClassParameters, request.parameters).fs_type
+            source = csi_source(ec2.settings, volume.id, VolumeMode.FILESYSTEM, fs_type)
+            return asset_from(ec2.settings, volume, source, driver=request.context.driver)
+    return Absent()
+
+
+def _read_zones(ec2: Ec2) -> ZoneStates:
+    """Return the zones. Without the option, volumes are made in availability zones alone, not in local ones."""
+    zones = ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES)["AvailabilityZones"]
+    name = "ZoneId" if ec2.settings.zone_ids else "ZoneName"
+    usual = [each[name] for each in zones if each.get("ZoneType", _USUAL_ZONE) == _USUAL_ZONE]
+    names, ids = ({each[kind]: each[name] for each in zones} for kind in ("ZoneName", "ZoneId"))
+    keys = {ZONE_LABEL: names, EBS_ZONE_LABEL: names, ZONE_ID_LABEL: ids}
+    return ZoneStates({each[name]: str(each.get("State")) for each in zones}, usual, keys)

@@ -35,7 +35,7 @@ class _OptionCredentials(Credentials):  # type: ignore[misc]
         settings = self._settings
         if settings.access_key_id is None or settings.secret_access_key is None:
             raise AssertionError("checked by Settings")
-        token = settings.session_token.reveal() if settings.session_token is not None else None
+        token = (settings.session_token.reveal() or None) if settings.session_token is not None else None
         keys = Credentials(settings.access_key_id.reveal(), settings.secret_access_key.reveal(), token)
         return keys.get_frozen_credentials()
 

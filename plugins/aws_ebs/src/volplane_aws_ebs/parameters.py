@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Annotated, Final
 
 from volplane import InvalidArgument, Param, ParameterKind, ParameterSchema, VolumeMode
+from volplane.cloud import AccountParameters
 from volplane_aws_ebs.class_tags import SPECIFICATION, ClassTags
 from volplane_aws_ebs.volume_types import VOLUME_TYPES, allowed_iops
 
@@ -24,7 +25,7 @@ _SLOWEST_INITIALIZATION: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassParameters:
+class ClassParameters(AccountParameters):
     """The parameters of a StorageClass, those that only the node plugin honours included."""
 
     volume_type: Annotated[str, Param("Volume type.", name="type", choices=tuple(VOLUME_TYPES))] = "gp3"
@@ -154,6 +155,15 @@ class ClassParameters:
         ),
     ] = None
 
+    role: Annotated[
+        str,
+        Param(
+            "Role to assume for all calls about its volumes, one of the option class_roles; empty = none. Not together "
+            "with Secrets.",
+            name="roleArn",
+        ),
+    ] = ""
+
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` for what a schema cannot express."""
         _ = self.tags  # It raises for tags that cannot be.
@@ -203,6 +213,15 @@ class ClassParameters:
     def kms_key(self) -> str | None:
         """Return the key to encrypt with; None = the account's key."""
         return self.kms_key_id or None
+
+    def refuse_key_of_another_region(self, region: str) -> None:
+        """Raise `InvalidArgument` for a key by which EC2 would make the volume, and delete it at once."""
+        where = self.kms_key.split(":")[3] if self.kms_key and self.kms_key.startswith("arn:") else region
+        if where != region:
+            raise InvalidArgument(
+                f"parameter kmsKeyId is {self.kms_key!r}: a key of {where or 'no region'}, and volumes of {region} are "
+                f"encrypted with keys of {region} alone; name one of these"
+            )
 
     @property
     def create_encrypted(self) -> bool | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from volplane import InvalidArgument, Param, Secret
-from volplane.cloud import DiskOptions
+from volplane.cloud import AccountOptions, CsiDriverName, DiskOptions, SecretKey
 from volplane_aws_ebs.ownership_tags import MOST_TAGS, OWN_TAGS, RESERVED_PREFIXES
 
 CSI_DRIVER = "ebs.csi.aws.com"
@@ -15,11 +16,12 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 EBS_ZONE_LABEL = "topology.ebs.csi.aws.com/zone"
 ZONE_ID_LABEL = "topology.k8s.aws/zone-id"
 _URL = r"(https?://[^\s?#]+)?"
+_ROLE = r"arn:[^\s]+:role/[^\s]+"
 _MAX_EXTRA_TAGS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(DiskOptions):
+class Settings(AccountOptions, DiskOptions):
     """The options of a driver."""
 
     zones: Annotated[
@@ -45,9 +47,7 @@ class Settings(DiskOptions):
     session_token: Annotated[Secret | None, Param("What belongs to access_key_id if it is temporary.")] = None
     role_arn: Annotated[
         str,
-        Param(
-            "Role to assume with those credentials; empty = use them as they are.", pattern=r"(arn:[^\s]+:role/[^\s]+)?"
-        ),
+        Param("Role to assume with those credentials; empty = use them as they are.", pattern=rf"({_ROLE})?"),
     ] = ""
     role_external_id: Annotated[str, Param("External id that the role's trust policy asks for.")] = field(
         default="", repr=False
@@ -56,14 +56,14 @@ class Settings(DiskOptions):
         str, Param("Under which name the role's calls appear in the audit log.", pattern=r"[\w+=,.@-]{2,64}")
     ] = "volplane"
     sts_endpoint: Annotated[str, Param("URL of the STS API instead of the region's own.", pattern=_URL)] = ""
-    csi_driver_name: Annotated[
-        str,
+    class_roles: Annotated[
+        Mapping[str, str],
         Param(
-            "The driver in the volumes' csi source, and attacher of their VolumeAttachments: whose node plugin "
-            "mounts them.",
-            pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
+            "Roles that classes may name by roleArn, each with the external id that its trust policy asks for, or an "
+            "empty text. They are assumed with the driver's own credentials, under role_session_name."
         ),
-    ] = CSI_DRIVER
+    ] = field(default_factory=dict, repr=False)
+    csi_driver_name: CsiDriverName = CSI_DRIVER
     zone_label: Annotated[
         str,
         Param(
@@ -117,6 +117,23 @@ class Settings(DiskOptions):
         if outside and not self.zone_ids:
             raise InvalidArgument(f"option zones: {outside[0]!r} is not in region {self.region!r}")
         check_tags(self.tags, "option tags")
+        self.check_secrets()
+        if wrong := next((each for each in self.class_roles if not re.fullmatch(_ROLE, each)), None):
+            raise InvalidArgument(f"option class_roles: {wrong!r} is no ARN of a role, arn:aws:iam::ACCOUNT:role/NAME")
+
+    @property
+    def of_classes(self) -> dict[str, Settings]:
+        """Return the settings with the credentials of each account that classes may name."""
+        plain = replace(self, role_arn="", role_external_id="")
+        found = {arn: replace(self, role_arn=arn, role_external_id=id_) for arn, id_ in self.class_roles.items()}
+        for each in self.class_secrets:
+            found[each.where] = replace(
+                plain,
+                access_key_id=SecretKey(each, "key_id"),
+                secret_access_key=SecretKey(each, "access_key"),
+                session_token=SecretKey(each, "session_token", needed=False),
+            )
+        return found
 
     @property
     def zone_ids(self) -> bool:

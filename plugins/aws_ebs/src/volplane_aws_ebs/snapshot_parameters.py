@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterKind, ParameterSchema, SnapshotIdentity
+from volplane.cloud import AccountParameters
 from volplane_aws_ebs.class_tags import SPECIFICATION, ClassTags
 from volplane_aws_ebs.tag_templates import SNAPSHOT_FIELDS
 
@@ -16,7 +17,7 @@ _COMPLIANCE = "compliance"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotParameters:
+class SnapshotParameters(AccountParameters):
     """The parameters of a VolumeSnapshotClass."""
 
     tag_specifications: Annotated[

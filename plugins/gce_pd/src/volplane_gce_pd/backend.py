@@ -18,12 +18,21 @@ from volplane import (
     ParameterSchema,
     Predecessor,
     ProbeRequest,
-    ValidateRequest,
     VolumeMode,
     hookimpl,
     read_parameters,
 )
-from volplane.cloud import LABELS, DiskBackend, DiskOperations, Fences, NodeNames, Zones, ZoneStates, csi_source
+from volplane.cloud import (
+    LABELS,
+    DiskAccount,
+    DiskBackend,
+    DiskOperations,
+    Fences,
+    NodeNames,
+    Zones,
+    ZoneStates,
+    csi_source,
+)
 from volplane_gce_pd.api import ComputeClient, Connect, connect
 from volplane_gce_pd.attach import Attacher
 from volplane_gce_pd.change import Changer
@@ -54,6 +63,7 @@ class GcePdBackend(DiskBackend):
     clones: ClassVar[Literal["", "in place", "anywhere"]] = "in place"
     settle_seconds: ClassVar[float] = SETTLE_SECONDS
     largest_gib: ClassVar[int] = LARGEST_GIB
+    assumes: ClassVar[str] = "impersonate-service-account"
     predecessor: ClassVar[Predecessor] = Predecessor(
         # Pods of the node plugin have the same label, but come from a DaemonSet.
         pods="app=gcp-compute-persistent-disk-csi-driver,pod-template-hash",
@@ -72,50 +82,26 @@ class GcePdBackend(DiskBackend):
         connect_to: makes the client of a service, for tests. clock: seconds, never going back.
         """
         settings = self._options = read_parameters(Settings, options)
-        compute = self._compute = Compute(settings, ComputeClient(settings, connect_to), clock)
-        nodes, fences, operations = NodeNames(self._machine_of), Fences(LABELS), LongOperations(compute)
-        deleter = Deleter(compute, operations, fences, nodes)
-        attacher = Attacher(compute, operations, fences, nodes)
-        changer = Changer(compute, operations, fences)
-        snapshotter = Snapshotter(compute, operations, fences)
+        nodes, fences = NodeNames(self._machine_of), Fences(LABELS)
+        own = self._own = Compute(settings, ComputeClient(settings, connect_to), clock)
+
+        def connected(given: Settings) -> DiskAccount:
+            return _connected(Compute(given, ComputeClient(given, connect_to), clock), nodes, fences)
+
         super().__init__(
             options,
             settings=settings,
-            operations=DiskOperations(
-                provision=Provisioner(compute, operations).provision,
-                delete=deleter.delete,
-                scrub=deleter.scrub,
-                expand=changer.expand,
-                modify=changer.modify,
-                attach=attacher.attach,
-                detach=attacher.detach,
-                create_snapshot=snapshotter.create,
-                delete_snapshot=snapshotter.delete,
-                find_snapshot=snapshotter.find,
-                list_snapshots=partial(list_snapshots, compute),
-                list_page=partial(list_page, compute),
-                inspect=partial(inspect, compute),
-                adopt=partial(adopt, compute, fences),
-                error=to_backend_error,
-                close=compute.close,
-            ),
-            zones=Zones(self._read_zones, wanted=settings.zones, up=_UP, assets="disks", clock=clock),
+            connected=_connected(own, nodes, fences),
             nodes=nodes,
             clock=clock,
+            others={name: partial(connected, given) for name, given in settings.of_classes.items()},
         )
 
     @hookimpl
     def probe(self, request: ProbeRequest) -> Done:
         """Make a cheap call."""
         with self.translating_errors(f"use Compute Engine in project {self._options.project}"):
-            self._compute.check()
-        return Done()
-
-    @hookimpl
-    def validate(self, request: ValidateRequest) -> Done:
-        """Check which parameters can be combined, with each other and with the options."""
-        parameters = read_parameters(ClassParameters, request.parameters)
-        check_labels({**self._options.labels, **parameters.labels}, "parameter labels, with those of the options")
+            self._own.check()
         return Done()
 
     @hookimpl
@@ -131,30 +117,65 @@ class GcePdBackend(DiskBackend):
         where = key[0].partition("/")[2] if key is not None else ""
         return where == self._options.region or self._options.in_region(where)
 
-    @hookimpl
-    def find(self, request: FindRequest) -> Asset | Absent:
-        """Find the disk by its name in all zones of the region, in any state, by calls that begin now."""
-        with self.translating_errors(f"look for the disk of {request.name}"):
-            found = self._compute.named_now(disk_name(request.owner))
-        for disk in found.found:
-            if LABELS.owner(disk.labels, request.owner.cluster_id) == request.owner and disk.state != "DELETING":
-                fs_type = read_parameters(ClassParameters, request.parameters).fs_type
-                handle = disk.handle(self._options.project)
-                source = csi_source(self._options, handle, VolumeMode.FILESYSTEM, fs_type)
-                return asset_from(self._options, disk, source, driver=request.context.driver)
-        refuse_incomplete(found.unread)
-        return Absent()
-
     def _machine_of(self, node: NodeIdentity) -> str | None:
         """Return the name of a node's virtual machine."""
         vm = instance_key(node, self._options.project)
         return vm[1] if vm is not None else None
 
-    def _read_zones(self) -> ZoneStates:
-        zones = self._compute.zones()
-        if not zones:
-            raise InvalidArgument(
-                f"option region: project {self._options.project} has no zone in {self._options.region!r}; look at "
-                "its spelling"
-            )
-        return ZoneStates(zones, zones, {key: {zone: zone for zone in zones} for key in ZONE_LABELS})
+
+def _connected(compute: Compute, nodes: NodeNames, fences: Fences) -> DiskAccount:
+    """Return the operations of one account."""
+    settings, operations = compute.settings, LongOperations(compute)
+    deleter = Deleter(compute, operations, fences, nodes)
+    attacher = Attacher(compute, operations, fences, nodes)
+    changer = Changer(compute, operations, fences)
+    snapshotter = Snapshotter(compute, operations, fences)
+    hooks = DiskOperations(
+        provision=Provisioner(compute, operations).provision,
+        find=partial(_find, compute),
+        validate=partial(_validate, settings),
+        delete=deleter.delete,
+        scrub=deleter.scrub,
+        expand=changer.expand,
+        modify=changer.modify,
+        attach=attacher.attach,
+        detach=attacher.detach,
+        create_snapshot=snapshotter.create,
+        delete_snapshot=snapshotter.delete,
+        find_snapshot=snapshotter.find,
+        list_snapshots=partial(list_snapshots, compute),
+        list_page=partial(list_page, compute),
+        inspect=partial(inspect, compute),
+        adopt=partial(adopt, compute, fences),
+        error=to_backend_error,
+        close=compute.close,
+    )
+    read = partial(_read_zones, compute)
+    return DiskAccount(hooks, Zones(read, wanted=settings.zones, up=_UP, assets="disks", clock=compute.clock))
+
+
+def _validate(settings: Settings, parameters: Mapping[str, Any]) -> None:
+    given = read_parameters(ClassParameters, parameters)
+    check_labels({**settings.labels, **given.labels}, "parameter labels, with those of the options")
+
+
+def _find(compute: Compute, request: FindRequest) -> Asset | Absent:
+    """Find the disk by its name in all zones of the region, in any state, by calls that begin now."""
+    settings, found = compute.settings, compute.named_now(disk_name(request.owner))
+    for disk in found.found:
+        if LABELS.owner(disk.labels, request.owner.cluster_id) == request.owner and disk.state != "DELETING":
+            fs_type = read_parameters(ClassParameters, request.parameters).fs_type
+            source = csi_source(settings, disk.handle(settings.project), VolumeMode.FILESYSTEM, fs_type)
+            return asset_from(settings, disk, source, driver=request.context.driver)
+    refuse_incomplete(found.unread)
+    return Absent()
+
+
+def _read_zones(compute: Compute) -> ZoneStates:
+    zones = compute.zones()
+    if not zones:
+        settings = compute.settings
+        raise InvalidArgument(
+            f"option region: project {settings.project} has no zone in {settings.region!r}; look at its spelling"
+        )
+    return ZoneStates(zones, zones, {key: {zone: zone for zone in zones} for key in ZONE_LABELS})

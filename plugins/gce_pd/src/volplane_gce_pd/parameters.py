@@ -14,6 +14,7 @@ from volplane import (
     ParameterKind,
     ParameterSchema,
 )
+from volplane.cloud import AccountParameters
 from volplane_gce_pd.disk_types import DISK_TYPES, check_performance
 from volplane_gce_pd.settings import check_labels
 
@@ -42,7 +43,7 @@ def mebibytes(size_bytes: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassParameters:
+class ClassParameters(AccountParameters):
     """The parameters of a StorageClass."""
 
     disk_type: Annotated[
@@ -164,6 +165,15 @@ class ClassParameters:
             excludes=("fsType",),
         ),
     ] = None
+
+    service_account: Annotated[
+        str,
+        Param(
+            "Service account to act as in all calls about its disks, one of the option class_service_accounts; empty = "
+            "none. Not together with Secrets.",
+            name="impersonate-service-account",
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` for what a schema cannot express."""

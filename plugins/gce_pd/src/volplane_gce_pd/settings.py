@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from volplane import InvalidArgument, Param, Secret
-from volplane.cloud import DiskOptions
+from volplane.cloud import AccountOptions, CsiDriverName, DiskOptions, SecretKey
 
 CSI_DRIVER = "pd.csi.storage.gke.io"
 ZONE_LABEL = "topology.gke.io/zone"
@@ -24,7 +24,7 @@ _RESERVED = ("volplane-", "goog")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(DiskOptions):
+class Settings(AccountOptions, DiskOptions):
     """The options of a driver."""
 
     project: Annotated[
@@ -46,13 +46,15 @@ class Settings(DiskOptions):
             pattern=r"([^@\s]+@[^@\s]+)?",
         ),
     ] = ""
-    csi_driver_name: Annotated[
-        str,
+    class_service_accounts: Annotated[
+        tuple[str, ...],
         Param(
-            "Name of the CSI driver whose node plugin mounts the disks, as it stands in spec.csi.driver.",
-            pattern=r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?",
+            "Service accounts that classes may name by impersonate-service-account. The driver acts as them with its "
+            "own credentials.",
+            pattern=r"[^@\s]+@[^@\s]+",
         ),
-    ] = CSI_DRIVER
+    ] = ()
+    csi_driver_name: CsiDriverName = CSI_DRIVER
     zone_label: Annotated[
         str,
         Param(
@@ -103,6 +105,16 @@ class Settings(DiskOptions):
                 f"option zones: {outside[0]!r} is not in region {self.region!r}; its zones begin with {self.region}-"
             )
         check_labels(self.labels, "option labels")
+        self.check_secrets()
+
+    @property
+    def of_classes(self) -> dict[str, Settings]:
+        """Return the settings with the credentials of each account that classes may name."""
+        found = {each: replace(self, impersonate_service_account=each) for each in self.class_service_accounts}
+        for each in self.class_secrets:
+            key = SecretKey(each, "cloud-sa.json")
+            found[each.where] = replace(self, credentials=key, impersonate_service_account="")
+        return found
 
     def in_region(self, zone: str) -> bool:
         """Return whether the zone is in the driver's region."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from volplane import InvalidArgument, Param, ParameterSchema, SnapshotRequest
-from volplane.cloud import LABELS
+from volplane.cloud import LABELS, AccountParameters
 from volplane_gce_pd.parameters import tag_values_of
 from volplane_gce_pd.resources import IMAGES, SNAPSHOTS
 from volplane_gce_pd.settings import Settings, check_labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotParameters:
+class SnapshotParameters(AccountParameters):
     """The parameters of a VolumeSnapshotClass."""
 
     kind: Annotated[

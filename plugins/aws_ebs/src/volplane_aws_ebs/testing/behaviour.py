@@ -191,6 +191,8 @@ class Behaviour:
     """Actions that the caller may use, None = all."""
     access_keys: frozenset[str] | None = None
     """Key ids that are known, None = any."""
+    roles: Mapping[str, str] | None = None
+    """ARN of a role that may be assumed -> the external id that it asks for, "" = none. None = every role."""
     volume_types: Mapping[str, VolumeType] = field(default_factory=lambda: VOLUME_TYPES)
     instance_types: Mapping[str, InstanceType] = field(default_factory=lambda: INSTANCE_TYPES)
     max_results: int = 1_000

@@ -70,6 +70,11 @@ class Exchange:
     def _sts(self, form: Mapping[str, str], request_id: str) -> HttpResponse:
         action = form.get("Action", "")
         self._fake.calls[f"sts:{action}"] += 1
+        roles, role = self._fake.behaviour.roles, form.get("RoleArn", "")
+        if action == "AssumeRole" and roles is not None and roles.get(role) != form.get("ExternalId", ""):
+            text = f"You are not authorized to perform: sts:AssumeRole on resource: {escape(role)}"
+            error = f"<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>{text}</Message></Error>"
+            return HttpResponse(403, f"<ErrorResponse>{error}</ErrorResponse>".encode(), _XML)
         if action in ("AssumeRole", "AssumeRoleWithWebIdentity"):
             result = self._assumed(form)
         elif action == "DecodeAuthorizationMessage":

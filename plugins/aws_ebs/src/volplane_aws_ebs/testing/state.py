@@ -159,6 +159,7 @@ VOLUME_ID = re.compile("vol-([0-9a-f]{8}|[0-9a-f]{17})")
 SNAPSHOT_ID = re.compile("snap-([0-9a-f]{8}|[0-9a-f]{17})")
 _INSTANCE_ID = re.compile("i-([0-9a-f]{8}|[0-9a-f]{17})")
 """The short and the long form of ids (Amazon EC2 User Guide, "Resource IDs")."""
+_USUAL_ACCOUNT = Behaviour().account
 _EPOCH = 1_767_225_600.0  # 2026-01-01T00:00:00Z is second 0 of the clock.
 
 
@@ -222,7 +223,8 @@ class AccountState:
 
     def id(self, prefix: str, number: int) -> str:
         """Return an id of EC2's form, the same in every run."""
-        return f"{prefix}-0{hashlib.sha256(f'{prefix}{number}'.encode()).hexdigest()[:16]}"
+        of = "" if self.behaviour.account == _USUAL_ACCOUNT else self.behaviour.account
+        return f"{prefix}-0{hashlib.sha256(f'{prefix}{number}{of}'.encode()).hexdigest()[:16]}"
 
     def unix_time(self, at: float) -> float:
         """Return the Unix time of a time of the clock."""

@@ -29,8 +29,10 @@ class InProcess:
     Safe for threads; backends may share one.
     """
 
-    def __init__(self, fake: FakeCompute) -> None:
+    def __init__(self, fake: FakeCompute, *, token: str = "") -> None:
+        """token: that all calls carry; "" = none."""
         self._adapter = _Adapter(fake)
+        self._token = token
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
 
@@ -48,6 +50,8 @@ class InProcess:
                 client = getattr(compute_v1, service)(credentials=AnonymousCredentials(), client_options=options)
                 session = client.transport._session  # noqa: SLF001 - there is no public way in
                 session.mount("https://", self._adapter)
+                if self._token:
+                    session.headers["authorization"] = f"Bearer {self._token}"
                 session.trust_env = False  # A sixth of the time of a request goes into looking for a proxy.
                 self._clients[service] = repeating_paths(client)
             return self._clients[service]
