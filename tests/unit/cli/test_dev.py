@@ -119,8 +119,24 @@ def test_a_driver_that_another_process_serves_on_the_same_storage_is_named() -> 
         others = [driver(mine, root="/srv/a", shared=True), driver(mine, root="/srv/b"), driver("x." + mine)]
         with served_twice(others) as second:
             assert second == [mine]
+        with served_twice([driver(mine, root="/srv/./b/../a/")]) as spelt_otherwise:
+            assert spelt_otherwise == [mine]
     with served_twice([driver(mine, root="/srv/a")]) as later:
         assert later == []
+
+
+def test_the_command_says_that_another_process_serves_its_driver(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = DriverSettings(name="disks.example.com", backend="hostpath", options={"root": str(tmp_path)})
+    text = f"drivers: [{{name: {served.name}, backend: hostpath, options: {{root: {tmp_path}}}}}]"
+    (tmp_path / "config").write_text(text)
+    with served_twice([served]), socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends by itself
+        port = str(taken.getsockname()[1])
+        assert main(["dev", "--config", str(tmp_path / "config"), "--port", port, "--http", "127.0.0.1:0"]) == 1
+    said = capsys.readouterr().err
+    assert "warning: another volplane dev of this machine serves driver disks.example.com on the same storage" in said
+    assert port in said
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

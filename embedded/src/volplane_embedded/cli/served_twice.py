@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,4 +33,6 @@ def served_twice(drivers: Iterable[DriverSettings]) -> Iterator[list[str]]:
 def _place(driver: DriverSettings) -> str:
     """Return the same for the same storage: its root, where there is one, whatever else the options say."""
     place = driver.options.get("root", driver.options)
+    if isinstance(place, str):
+        place = os.path.realpath(place)
     return hashlib.sha256(json.dumps([driver.name, place], sort_keys=True, default=str).encode()).hexdigest()[:32]
