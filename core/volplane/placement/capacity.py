@@ -27,6 +27,7 @@ from volplane.kube import names
 from volplane.kube.kinds import CAPACITIES, NODES
 from volplane.kube.objects import Claim, CsiStorageCapacity, KubeObject, Node, StorageClass, Volume
 from volplane.kube.quantity import format_bytes
+from volplane.placement.room import published_bytes
 from volplane.requests import CapacityRequest
 from volplane.state.cluster_state import ClusterState
 from volplane.state.matching import class_of_claim
@@ -38,6 +39,8 @@ POLL_SECONDS: Final = 60.0
 """How old a figure may become; the external provisioner's."""
 PAUSE_SECONDS: Final = 1.0
 """Between a change on the storage and the next look: what is made in masses is counted once a second."""
+SLIGHT: Final = 20
+"""A change of less than the 20th part (5 %) is published `POLL_SECONDS` after the figure before it."""
 
 
 class Item(NamedTuple):
@@ -57,14 +60,20 @@ class CapacityState:
     items: dict[str, Item] = field(default_factory=dict)
     measured: dict[str, tuple[Capacity, float]] = field(default_factory=dict)
     """What the driver answered for each of `items`, and the loop time of the answer."""
+    shown: dict[str, float] = field(default_factory=dict)
+    """Loop time at which the figure of each object was seen first."""
 
     def class_changed(self, _old: StorageClass | None, _new: StorageClass | None) -> None:
         self._plan()
 
     def capacity_changed(self, old: CsiStorageCapacity | None, new: CsiStorageCapacity | None) -> None:
         key = (new or old or CsiStorageCapacity()).key
+        if new is None:
+            self.shown.pop(key, None)
+        elif old is None or _figures(old) != _figures(new):
+            self.shown[key] = self.cluster.monotonic()
         measured = self.measured.get(key)
-        if new is None or measured is None or (new.capacity, new.maximum_volume_size) == _published(measured[0]):
+        if new is None or measured is None or _figures(new) == _published(measured[0]):
             self.queue.enqueue(key)
             return
         # It was written by another program, perhaps another process of this node, whose figure is newer than ours.
@@ -150,7 +159,7 @@ def decide_capacity(key: str, state: CapacityState, reads: LiveReads) -> Action:
         return Delete(kind=CAPACITIES, target=found, why="it is not what its name says, and those fields cannot change")
     if (changes := _changes(found, wanted)) is not None:
         patch = Patch(kind=CAPACITIES, target=found, body=changes, why="publish how much room there is")
-        return _left_to_other(found, state.cluster) or patch
+        return _left_to_other(found, state.cluster) or _held_back(found, measured[0], changes, state) or patch
     return Wait(reason="it is measured again from time to time", seconds=measured[1] + POLL_SECONDS - now)
 
 
@@ -182,18 +191,32 @@ def _published(capacity: Capacity) -> tuple[str, str | None]:
     return format_bytes(max(capacity.available_bytes, 0)), None if largest is None else format_bytes(max(largest, 0))
 
 
+def _figures(found: CsiStorageCapacity) -> tuple[str | None, str | None]:
+    return found.capacity, found.maximum_volume_size
+
+
+def _held_back(
+    found: CsiStorageCapacity, capacity: Capacity, changes: dict[str, Any], state: CapacityState
+) -> Wait | None:
+    """Hold back, for a minute after the last one, a figure that differs by less than 5 % from what is published."""
+    now = state.cluster.monotonic()
+    left = state.shown.get(found.key, now) + POLL_SECONDS - now
+    pairs = zip(_figures(found), (capacity.available_bytes, capacity.maximum_volume_bytes), strict=True)
+    slight = "metadata" not in changes and all(
+        (told is None) == (new is None) and abs((old := published_bytes(told)) - (new or 0)) * SLIGHT < (old or 1)
+        for told, new in pairs
+    )
+    return Wait(reason="it has changed by less than 5 % within a minute", seconds=left) if slight and left > 0 else None
+
+
 def _changes(found: CsiStorageCapacity, wanted: dict[str, Any]) -> dict[str, Any] | None:
     """Return what a patch has to change; None if the object is as it should be."""
     metadata = wanted["metadata"]
     owners = {each.uid for each in found.metadata.owner_references or ()}
     figures = {"capacity": wanted["capacity"], "maximumVolumeSize": wanted.get("maximumVolumeSize")}
-    same = (
-        {"capacity": found.capacity, "maximumVolumeSize": found.maximum_volume_size} == figures
-        and metadata["labels"].items() <= (found.metadata.labels or {}).items()
-        and owners == {each["uid"] for each in metadata["ownerReferences"]}
-    )
-    if same:
-        return None
+    labelled = metadata["labels"].items() <= (found.metadata.labels or {}).items()
+    if labelled and owners == {each["uid"] for each in metadata["ownerReferences"]}:
+        return figures if _figures(found) != tuple(figures.values()) else None
     changes = {"labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"]}
     return {"metadata": changes, **figures}
 

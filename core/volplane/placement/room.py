@@ -89,8 +89,8 @@ class PublishedRoom:
         return self._places.setdefault((driver, item.storage_class_name), _Place())
 
     def _add(self, place: _Place, item: CsiStorageCapacity) -> None:
-        free = _bytes(item.capacity)
-        largest = free if item.maximum_volume_size is None else _bytes(item.maximum_volume_size)
+        free = published_bytes(item.capacity)
+        largest = free if item.maximum_volume_size is None else published_bytes(item.maximum_volume_size)
         for node in self._reached(item):
             place.by_node.setdefault(node, {})[item.key] = Room(free, largest)
 
@@ -104,7 +104,7 @@ class PublishedRoom:
         return [node.name for node in self._nodes.cache.values() if selects(selector, node.metadata.labels or {})]
 
 
-def _bytes(quantity: str | None) -> int:
+def published_bytes(quantity: str | None) -> int:
     """Return the bytes; 0 for text that is no quantity, which a person may have written."""
     try:
         return parse(quantity or "0").nanos // 10**9

@@ -249,17 +249,38 @@ def test_figures_follow_what_was_measured() -> None:
     publisher.measured(3 * GIB)
     action = publisher.decided()
     assert isinstance(action, Patch)
-    owner = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "uid-a"}
-    assert action.body == {
-        "metadata": {"labels": HERE | {names.NODE: node_hash("a")}, "ownerReferences": [owner]},
-        "capacity": "3Gi",
-        "maximumVolumeSize": None,
-    }
+    assert action.body == {"capacity": "3Gi", "maximumVolumeSize": None}
     publisher.put(shown(version=2, maximumVolumeSize="1Gi"))
     publisher.measured(3 * GIB, GIB)
     assert isinstance(publisher.decided(), Wait)
     publisher.measured(2 * GIB, GIB)
     assert publisher.decided().body["capacity"] == "2Gi"
+
+
+def test_a_figure_that_changes_by_less_than_a_twentieth_is_written_once_a_minute() -> None:
+    publisher, writes = Publisher(local(), node("a"), shown("100Gi")), []
+    for second in range(180):
+        publisher.now += 1.0
+        publisher.measured(100 * GIB - second * GIB // 100)
+        action = publisher.decided()
+        if isinstance(action, Patch):
+            writes.append(second)
+            publisher.put(shown(action.body["capacity"], version=second + 2))
+    assert writes == [59, 119, 179]
+    assert publisher.decided().seconds == 60.0
+
+
+@pytest.mark.parametrize(("available", "largest"), [(95, 10), (105, 10), (0, 10), (100, 9), (100, None)])
+def test_a_figure_that_changes_by_a_twentieth_is_written_at_once(available: int, largest: int | None) -> None:
+    publisher = Publisher(local(), node("a"), shown("100Gi", maximumVolumeSize="10Gi"))
+    publisher.measured(available * GIB, largest and largest * GIB)
+    assert isinstance(publisher.decided(), Patch)
+
+
+def test_a_figure_that_nobody_can_read_is_replaced_at_once() -> None:
+    publisher = Publisher(local(), node("a"), shown("much"))
+    publisher.measured(100 * GIB)
+    assert isinstance(publisher.decided(), Patch)
 
 
 @pytest.mark.parametrize(
