@@ -20,7 +20,16 @@ import volplane
 from volplane.kube.transport import LineStream, Request, Response, Transport
 from volplane_testing.transport import WrappedLines
 
-__all__ = ["Counting", "Lines", "LoopSteps", "Tally", "lines_of_core", "percentile", "time_of_calls"]
+__all__ = [
+    "Counting",
+    "Lines",
+    "LoopSteps",
+    "Tally",
+    "lines_of_callbacks",
+    "lines_of_core",
+    "percentile",
+    "time_of_calls",
+]
 
 CORE = str(Path(volplane.__file__).parent)
 
@@ -54,6 +63,24 @@ def lines_of_core() -> Iterator[Lines]:
         yield lines
     finally:
         sys.settrace(before)
+
+
+@contextmanager
+def lines_of_callbacks() -> Iterator[list[int]]:
+    """Count the lines of core that each callback of asyncio's loops runs in the block: no other task runs meanwhile."""
+    run, counts = asyncio.Handle._run, list[int]()  # noqa: SLF001 -- there is no other place to count all
+    with lines_of_core() as lines:
+
+        def counted(handle: asyncio.Handle) -> None:
+            before = lines.count
+            run(handle)
+            counts.append(lines.count - before)
+
+        asyncio.Handle._run = counted  # type: ignore[method-assign] # noqa: SLF001
+        try:
+            yield counts
+        finally:
+            asyncio.Handle._run = run  # type: ignore[method-assign] # noqa: SLF001
 
 
 @dataclass(slots=True)

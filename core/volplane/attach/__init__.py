@@ -32,8 +32,7 @@ def _attacher(_role: Role, deps: OperationDeps) -> Iterable[Controller]:
         for attachment in cluster.attachments.values():
             volume = cluster.volumes.get(attachment.spec.source.persistent_volume_name or "")
             made_it = volume is not None and volume.annotation(PROVISIONED_BY) == name
-            if made_it or name in cluster.drivers.attachers(attachment.spec.attacher):
-                yield attachment.key
+            yield attachment.key if made_it or name in cluster.drivers.attachers(attachment.spec.attacher) else ""
 
     yield Controller(
         queue="attacher",

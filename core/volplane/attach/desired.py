@@ -153,14 +153,14 @@ def elsewhere(pair: Pair, cluster: ClusterState) -> list[VolumeAttachment]:
     return [each for each in found.values() if each.spec.node_name != pair.node]
 
 
-def wanted_or_attached(cluster: ClusterState) -> list[str]:
-    """Return the keys of all pairs that there is something to decide about."""
-    found = {pair.key for pod in cluster.pods.values() for pair in pairs_of_pod(pod, cluster)}
+def wanted_or_attached(cluster: ClusterState) -> Iterator[str]:
+    """Yield the keys of all pairs that there is something to decide about, and "" for each pod."""
+    for pod in cluster.pods.values():
+        yield from ("", *(pair.key for pair in pairs_of_pod(pod, cluster)))
     attached = (pair_of_attachment(each, cluster) for each in cluster.attachments.values())
-    found.update(pair.key for pair in attached if pair is not None)
+    yield from (pair.key for pair in attached if pair is not None)
     for node in cluster.nodes.values():
-        found.update(Pair(node.name, each).key for each in listed_volumes(node) if csi_parts(each)[0])
-    return sorted(found)
+        yield from (Pair(node.name, each).key for each in listed_volumes(node) if csi_parts(each)[0])
 
 
 def show_volumes(cluster: ClusterState, metrics: Metrics) -> None:

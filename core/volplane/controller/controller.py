@@ -122,9 +122,11 @@ class Controller:
     operations: Mapping[str, Handler] = field(default_factory=dict)
     """Verb of a `Run` -> its handler."""
     resync: Callable[[], Iterable[str]] = tuple
-    """Keys to decide from time to time, in case an event was lost."""
+    """Keys to decide from time to time, in case an event was lost; "" for an object that needs no decision, so that
+    other work can go on between many of them.
+    """
     of_driver: Callable[[str], Iterable[str]] = lambda _name: ()
-    """Keys to decide when the driver of this name has become usable or unusable, or was made."""
+    """The same when the driver of this name has become usable or unusable, or was made."""
     flow: Flow | None = None
     predicate: Predicate | None = None
     measure: Callable[[Metrics], None] = lambda _metrics: None

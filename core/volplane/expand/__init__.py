@@ -26,8 +26,7 @@ def controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         for volume in cluster.volumes.values():
             reference = volume.spec.claim_ref
             mine = volume.annotation(PROVISIONED_BY) in (None, driver)
-            if mine and reference is not None and reference.uid:
-                yield reference.key
+            yield reference.key if mine and reference is not None and reference.uid else ""
 
     yield Controller(
         queue="resizer",

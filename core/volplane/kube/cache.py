@@ -76,8 +76,8 @@ class Cache(Generic[T]):
         return sorted(self._objects)
 
     def values(self) -> Iterator[T]:
-        """Return all objects in the order in which they appeared. The cache may not change during the iteration."""
-        return iter(self._objects.values())
+        """Return all objects of now in the order in which they appeared; the cache may change during the iteration."""
+        return iter(list(self._objects.values()))
 
     def by_index(self, name: str, value: str) -> list[T]:
         """Objects that the index `name` lists under `value`, ordered by key."""

@@ -115,24 +115,26 @@ class PlacementState:
     # --- what is promised, after the caches ----------------------------------------------------------------------
 
     def claims_of_driver(self, name: str) -> Iterator[str]:
-        """Take up that a driver is usable or unusable, or was made; yield the keys of its claims."""
+        """Take up that a driver is usable or unusable, or was made; yield the keys of its claims, "" for the others."""
         driver = self.cluster.drivers.distributed(name)
         if driver is None:
             return
         # What the caches hold of a driver that was made after they were filled is not counted yet.
         self.nodes.follow(driver.info.topology_keys)
-        for volume in self.cluster.volumes.values():
-            self._count_volume(None, volume)
-        for claim in self.cluster.claims.values():
-            self._count_claim(claim)
-            if self.driver_of_claim(claim) is driver:
-                yield claim.key
+        volumes, claims = self.cluster.volumes.keys(), self.cluster.claims.keys()
+        for key in volumes:
+            if (volume := self.cluster.volumes.get(key)) is not None:
+                self._count_volume(None, volume)
+            yield ""
+        for key in claims:
+            if (claim := self.cluster.claims.get(key)) is not None:
+                self._count_claim(claim)
+                yield key if self.driver_of_claim(claim) is driver else ""
 
     def volumes_of_driver(self, name: str) -> Iterator[str]:
         driver = self.cluster.drivers.distributed(name)
         for volume in self.cluster.volumes.values() if driver is not None else ():
-            if self.driver_of_volume(volume) is driver:
-                yield volume.name
+            yield volume.name if self.driver_of_volume(volume) is driver else ""
 
     def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
         present = new or old or Claim()

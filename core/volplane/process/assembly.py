@@ -92,7 +92,7 @@ def build(role: Role, parts: Dependencies) -> ControlPlane:
         client=parts.client,
         cluster_id=role.cluster_id,
         node_name=role.node_name or None,
-        changed=lambda name: plane.driver_changed(name),  # noqa: PLW0108 - the plane is made below
+        changed=lambda name: plane.changed.put_nowait(name),  # noqa: PLW0108 - the plane is made below
     )
     cluster = ClusterState(
         cluster_id=role.cluster_id,

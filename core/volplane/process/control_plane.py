@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -71,6 +71,8 @@ class ControlPlane:
     adoption: Adoption
     attachments: AttachmentComparison | None
     """None where none are served."""
+    changed: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+    """Drivers that have become usable or unusable, or were made, and whose objects are queued next."""
     restored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the API server turns out to be restored from a backup: what this process knows may never have been."""
 
@@ -100,18 +102,15 @@ class ControlPlane:
         return next((each.reasons.get(key, "") for each in self.runners if each.name == queue), "")
 
     async def resync(self) -> None:
-        """Queue all objects, in batches, so that changes made meanwhile do not wait behind them."""
+        """Queue all objects."""
         for runner in self.runners:
-            for number, key in enumerate(self.controllers[runner.name].resync(), 1):
-                runner.enqueue(key)
-                if number % ENQUEUED_AT_ONCE == 0:
-                    await asyncio.sleep(ENQUEUE_PAUSE)
+            await _enqueue(runner, self.controllers[runner.name].resync(), pause=ENQUEUE_PAUSE)
 
-    def driver_changed(self, name: str) -> None:
-        """Queue the objects that may belong to a driver which has become usable or unusable, or was made."""
-        for runner in self.runners:
-            for key in self.controllers[runner.name].of_driver(name):
-                runner.enqueue(key)
+    async def _follow_drivers(self) -> None:
+        while True:
+            name = await self.changed.get()
+            for runner in self.runners:
+                await _enqueue(runner, self.controllers[runner.name].of_driver(name))
 
     def reasons(self) -> Mapping[str, Mapping[str, str]]:
         """Queue -> key -> why the key waits. Of an operation it is what that does now, not that it was started."""
@@ -155,6 +154,7 @@ class ControlPlane:
         """Run reflectors and runners until `stop` or cancelled. The caller runs `drivers.keep`."""
         async with asyncio.TaskGroup() as group:
             reflecting = [group.create_task(reflector.run()) for reflector in self.reflectors]
+            reflecting.append(group.create_task(self._follow_drivers()))
             working = [group.create_task(runner.run(), name=runner.name) for runner in self.runners]
             await asyncio.wait(working)
             for task in reflecting:
@@ -176,6 +176,15 @@ class ControlPlane:
         """Let each worker finish its current step, then end `run`."""
         for runner in self.runners:
             runner.stop()
+
+
+async def _enqueue(runner: Runner, keys: Iterable[str], pause: float = 0.0) -> None:
+    """Queue the keys in batches, so that changes made meanwhile do not wait behind them. "" is no key."""
+    for number, key in enumerate(keys, 1):
+        if key:
+            runner.enqueue(key)
+        if number % ENQUEUED_AT_ONCE == 0:
+            await asyncio.sleep(pause)
 
 
 @dataclass(slots=True, eq=False)

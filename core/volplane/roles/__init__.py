@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from volplane import provision, reclaim
@@ -70,15 +71,15 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         subscribe=partial(cluster.follow, cluster.record_conflicts, handlers),
         operations=provision.operations(deps),
         resync=lambda: (*cluster.claims.keys(), *cluster.progress.vanished),
-        of_driver=lambda name: (
-            *(
+        of_driver=lambda name: chain(
+            tuple(cluster.progress.vanished),
+            (
                 claim.key
                 for each in cluster.classes.values()
                 if each.provisioner == name
                 for claim in cluster.claims.by_index("unbound", each.name)
             ),
-            *(claim.key for claim in cluster.claims.values() if claim.has_finalizer(PROVISIONING_FINALIZER)),
-            *cluster.progress.vanished,
+            (claim.key if claim.has_finalizer(PROVISIONING_FINALIZER) else "" for claim in cluster.claims.values()),
         ),
         flow=cluster.flow_of,
         predicate=decided.claim_may_act,
@@ -90,8 +91,9 @@ def _controllers(role: Role, deps: OperationDeps) -> Iterable[Controller]:
         watches=reclaim.watches(deps) if role.runs("reclaimer") and not role.node_name else (),
         operations={**reclaim.operations(role, deps), **on_node},
         resync=cluster.volumes.keys,
-        of_driver=lambda name: tuple(
-            volume.key for volume in cluster.volumes.values() if volume.annotation(PROVISIONED_BY) in (None, name)
+        of_driver=lambda name: (
+            volume.key if volume.annotation(PROVISIONED_BY) in (None, name) else ""
+            for volume in cluster.volumes.values()
         ),
         flow=cluster.flow_of,
         predicate=decided.volume_may_act,

@@ -101,5 +101,5 @@ class GroupHandlers:
         return (each.key for each in self.state.groups.values() if not each.status.ready_to_use)
 
     def contents_of_driver(self, name: str) -> Iterator[str]:
-        """Yield the keys of the contents that the driver of this name serves."""
-        return (each.key for each in self.state.group_contents.values() if each.spec.driver == name)
+        """Yield the keys of the contents that the driver of this name serves, and "" for the others."""
+        return (each.key if each.spec.driver == name else "" for each in self.state.group_contents.values())

@@ -100,5 +100,5 @@ class SnapshotHandlers:
         return (each.key for each in snapshots if not each.status.ready_to_use or content_of(each) is None)
 
     def contents_of_driver(self, name: str) -> Iterator[str]:
-        """Yield the keys of the contents that the driver of this name serves."""
-        return (each.key for each in self.state.contents.values() if each.spec.driver == name)
+        """Yield the keys of the contents that the driver of this name serves, and "" for the others."""
+        return (each.key if each.spec.driver == name else "" for each in self.state.contents.values())

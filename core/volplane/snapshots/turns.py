@@ -49,7 +49,7 @@ class Turns:
         """Decide by `decide_schedule`, and keep whether a run is under way."""
         if not self._counted:
             self._counted = True  # Runs that another leader has begun count from the first decision on.
-            for each in self.scheduled():
+            for each in filter(None, self.scheduled()):
                 self._keep(each, decide_schedule(each, self.state, LiveReads(), lambda _driver: False))
         turn = decide_schedule(key, self.state, reads, lambda driver: self._is_free(driver, key))
         self._keep(key, turn)
@@ -107,9 +107,9 @@ class Turns:
                     self.claims.enqueue(claim.key)
 
     def scheduled(self, _driver: str = "") -> Iterator[str]:
-        """Yield the keys of claims with a schedule."""
+        """Yield the keys of claims with a schedule, and "" for the others."""
         cluster = self.state.cluster
-        return (claim.key for claim in cluster.claims.values() if cluster.schedule_of(claim) is not None)
+        return (claim.key if cluster.schedule_of(claim) is not None else "" for claim in cluster.claims.values())
 
     # --- what is shown --------------------------------------------------------------------------------------------
 
