@@ -255,6 +255,27 @@ async def test_a_group_that_was_refused_is_cut_once_all_that_it_selects_is_bound
         assert len(world.members()) == 3
 
 
+async def test_members_keep_mode_and_claim_of_what_was_cut_although_the_claims_go_at_once() -> None:
+    """Without the mode a tenant could have a file system made of the bytes of a block device."""
+    begun = Answer(InProgress(retry_after=60.0, state={"job": 7}), effect=False)
+    backend = FaultyBackend(MemoryBackend(storage=storage()), {"create_group_snapshot": [begun]})
+    async with Cluster([backend]) as cluster:
+        world = Groups(cluster)
+        await world.begin()
+        claims = {f"disk-{number}" for number in range(5)}
+        for name in claims:
+            claim = await cluster.create_claim(name, storage_class="fast", volumeMode="Block")
+            cluster.api.patch("persistentvolumeclaims", name, {"metadata": {"labels": {"app": "disks"}}})
+            await cluster.wait_bound(claim)
+        world.cut(source={"selector": {"matchLabels": {"app": "disks"}}})
+        await world.wait(lambda: backend.asked["create_group_snapshot"])
+        for name in claims:
+            cluster.api.delete("persistentvolumeclaims", name)
+        await world.ready()
+        assert {each["spec"]["sourceVolumeMode"] for each in cluster.api.all("volumesnapshotcontents")} == {"Block"}
+        assert {each["spec"]["source"]["persistentVolumeClaimName"] for each in world.members()} == claims
+
+
 class Mixing(MemoryBackend):
     """Gives all members of a group one snapshot: that of somebody else if there is one."""
 

@@ -34,12 +34,12 @@ from volplane.snapshots.groups_objects import (
     member_digest,
     names_group,
 )
-from volplane.snapshots.groups_state import group_intent_of, new_group_intent
+from volplane.snapshots.groups_state import group_intent_of, member_of, new_group_intent
 from volplane.snapshots.objects import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS, VolumeSnapshot
 from volplane.snapshots.parameters import class_flaw
 from volplane.snapshots.source import restored_by
 from volplane.snapshots.state import CONTENT_PREFIX, SNAPSHOT_PREFIX, TERMINAL, SnapshotState, is_terminal
-from volplane.state.matching import label_filter, mode_of, refers_to, selects
+from volplane.state.matching import label_filter, refers_to, selects
 from volplane.state.naming import handle_of
 from volplane.state.records import write_intent
 
@@ -284,10 +284,7 @@ def _of_member(
     digest, handle = member_digest(group.uid, info.volume_handle), content.status.volume_group_snapshot_handle
     name, content_name = SNAPSHOT_PREFIX + digest, CONTENT_PREFIX + digest
     snapshot, member = state.snapshots.get(f"{group.namespace}/{name}"), state.contents.get(content_name)
-    intent, volume = group_intent_of(content), None
-    for each in intent.members if intent is not None else ():
-        if each.handle == info.volume_handle:
-            volume = state.cluster.volumes.get(each.volume)
+    known = member_of(content, info.volume_handle, state)
     why = f"a member of group {group.key}"
     if member is None:
         reference = {
@@ -302,8 +299,8 @@ def _of_member(
             "deletionPolicy": content.spec.deletion_policy,
             "driver": content.spec.driver,
         }
-        if volume is not None:
-            spec["sourceVolumeMode"] = mode_of(volume)
+        if known.mode:
+            spec["sourceVolumeMode"] = known.mode
         metadata: dict[str, Any] = {
             "name": content_name,
             "finalizers": [names.CONTENT_BOUND],
@@ -319,8 +316,7 @@ def _of_member(
             "ownerReferences": [owner],
             "finalizers": [names.SNAPSHOT_IN_GROUP],
         }
-        claim = volume.spec.claim_ref.name if volume is not None and volume.spec.claim_ref is not None else ""
-        source = {"persistentVolumeClaimName": claim}
+        source = {"persistentVolumeClaimName": known.claim_name}
         body = VOLUME_SNAPSHOTS.body(metadata=metadata, spec={"source": source})
         return Create(kind=VOLUME_SNAPSHOTS, body=body, why=why)
     owned = group_of(snapshot)

@@ -23,6 +23,7 @@ from volplane.snapshots.state import (
     state_of_error,
 )
 from volplane.state.cluster_state import ClusterState
+from volplane.state.matching import mode_of
 from volplane.state.naming import handle_of
 from volplane.state.records import INTENT_VERSION, read_intent
 
@@ -31,9 +32,7 @@ def new_group_intent(
     group_uid: str, volumes: dict[str, Volume], parameters: dict[str, str], cluster: ClusterState
 ) -> GroupIntent:
     """Return the record of a group. volumes: by the handle by which the content names each."""
-    members = tuple(
-        GroupMember(handle, handle_of(volume), volume.name, claim_uid_of(volume)) for handle, volume in volumes.items()
-    )
+    members = tuple(_member(handle, volume) for handle, volume in volumes.items())
     return GroupIntent(
         v=INTENT_VERSION,
         cluster=cluster.cluster_id,
@@ -42,6 +41,21 @@ def new_group_intent(
         parameters=parameters,
         fence=cluster.fence(),
     )
+
+
+def _member(handle: str, volume: Volume) -> GroupMember:
+    claim = volume.spec.claim_ref
+    name = claim.name if claim is not None else ""
+    return GroupMember(handle, handle_of(volume), volume.name, claim_uid_of(volume), name, mode_of(volume))
+
+
+def member_of(content: VolumeGroupSnapshotContent, handle: str, state: SnapshotState) -> GroupMember:
+    """Return what is known of a member, by the handle of its volume; of an older record the volume tells the rest."""
+    intent = group_intent_of(content)
+    found = (each for each in intent.members if each.handle == handle) if intent is not None else iter(())
+    known = next(found, GroupMember(handle, "", "", ""))
+    volume = state.cluster.volumes.get(known.volume)
+    return known if known.mode or volume is None else _member(handle, volume)
 
 
 def group_intent_of(content: VolumeGroupSnapshotContent) -> GroupIntent | None:

@@ -81,6 +81,9 @@ class GroupMember(msgspec.Struct, frozen=True):
     """Name of the PersistentVolume."""
     claim: str
     """Uid of the claim to which that is bound: nothing is cut once it is another one's."""
+    claim_name: str = ""
+    mode: str = ""
+    """Volume mode of what is cut, which may be gone before its content is made: a tenant can remove what holds it."""
 
 
 class GroupIntent(Intent, frozen=True):
