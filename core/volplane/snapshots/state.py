@@ -311,8 +311,7 @@ class SnapshotState:
 
     def held_claims(self, namespace: str = "") -> Iterator[str]:
         """Yield the keys of claims that are held for a snapshot, of one namespace or ("") of all."""
-        claims = self.claims_in(namespace) if namespace else self.cluster.claims.values()
-        return (each.key for each in claims if each.has_finalizer(names.CLAIM_AS_SOURCE))
+        return (each.key for each in self.cluster.claims.by_index("held", namespace))
 
     def claims_in(self, namespace: str) -> list[Claim]:
         """Return the claims of a namespace by name: what a tenant has done costs as much as its own claims."""

@@ -258,15 +258,17 @@ POD_INDEXES: Mapping[str, IndexFunction[Pod]] = {
 }
 """claim: by the claims a pod mounts; scrubs: by the volume that a scrubber pod names."""
 CLAIM_INDEXES: Mapping[str, IndexFunction[Claim]] = {
-    "namespace": lambda claim: [claim.namespace],
     "volume": lambda claim: _text(claim.spec.volume_name),
     "unbound": lambda claim: [] if claim.bound else [class_of_claim(claim) or ""],
     "node": lambda claim: [] if claim.bound else _text(claim.annotation(names.SELECTED_NODE)),
     "own": lambda claim: [] if claim.bound else [volume_name_of(claim)],
     "source": lambda claim: _text(source_key(claim)),
+    "namespace": lambda claim: [claim.namespace],
+    "held": lambda claim: ["", claim.namespace] if claim.has_finalizer(names.CLAIM_AS_SOURCE) else [],
 }
 """volume: by the volume a claim names; source: by what it is made of (`source_key`). Of unbound claims, unbound: by
-class ("" = none); node: by the selected node; own: by the name of the volume that is made for them."""
+class ("" = none); node: by the selected node; own: by the name of the volume that is made for them. held: those that
+are held for a snapshot, by namespace, and all of them under ""."""
 
 
 class NodePlaces:
