@@ -310,6 +310,19 @@ def test_a_fast_server_is_asked_for_much_at_once(model: ModelServer) -> None:
     assert model.calls - before < 2000 / 20
 
 
+def test_directories_that_are_not_empty_cost_few_operations_each(model: ModelServer) -> None:
+    counting = Slow(model, 1.0)
+    root = root_handle(counting, (b"vol",))
+    top = model.make(2, model.share)
+    model.enter(model.share, b"top", top)
+    for number in range(400):
+        directory = model.make(2, top)
+        model.enter(directory, b"file", model.make(1, directory))
+        model.enter(top, b"%d" % number, directory)
+    assert TreeRemoval(counting, root, label="the trash", deadline=1e9, clock=lambda: 0.0).clear()
+    assert counting.now < 400 * 20, "one second an operation"
+
+
 def test_a_server_rests_only_when_none_of_its_connections_answers(model: ModelServer) -> None:
     client = client_of(model, timeout=1.0)
     client.compound(*LOOK)

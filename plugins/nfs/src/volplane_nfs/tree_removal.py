@@ -153,8 +153,10 @@ class TreeRemoval:
             for directory, reply in zip(left, replies, strict=True):
                 self._take_page(directory, reply, pages)
             kept += pages.refused
-            if not self._clear_deeper(self._remove(pages.entries), in_place=in_place):
-                return None
+            for part in batches(pages.entries, _BATCH * _AT_ONCE):
+                # Not all before the first is emptied: what was only tried is lost when the time is up.
+                if not self._clear_deeper(self._remove(part), in_place=in_place):
+                    return None
             full = self._remove(pages.whole)
             left = [*pages.more, *full]
             if self._late():
@@ -222,19 +224,22 @@ class TreeRemoval:
             while pending:
                 replies = self._pace.run(self._client, [_removals(batch) for batch in pending])
                 pending = [
-                    rest
+                    list(rest)
                     for batch, reply in zip(pending, replies, strict=True)
-                    if (rest := self._left(batch, reply, stubborn))
+                    for rest in self._left(batch, reply, stubborn)
                 ]
         return stubborn
 
-    def _left(self, batch: list[_Work], reply: Reply, stubborn: list[_Work]) -> list[_Work]:
-        """Return what of a batch is still to be done after this answer."""
+    def _left(self, batch: list[_Work], reply: Reply, stubborn: list[_Work]) -> Iterator[Sequence[_Work]]:
+        """Return what of a batch is still to be done after this answer, in parts as long as what could be done.
+
+        Each directory ends its COMPOUND: among directories only, the others would be sent again and again.
+        """
         count = sum(result.operation is REMOVE and not result.status for result in reply.results)
         self.removed += count
         if not reply.status:
-            return []
-        failed = reply.results[-1].operation if reply.results else None
+            return iter(())
+        failed, size = reply.results[-1].operation if reply.results else None, max(1, count)
         if failed is REMOVE and reply.status in FULL:
             stubborn.append(batch[count])
         elif failed is REMOVE and reply.status in _GONE:
@@ -243,11 +248,11 @@ class TreeRemoval:
             pass  # its directory is gone, and with it the entry
         elif failed is REMOVE and reply.status in _DENIED:
             if self._granted(batch[count][0]):
-                return batch[count:]
+                return batches(batch[count:], size)
             self._note(batch[count][1], reply.status)
         else:
             raise NfsError(reply.status, failed.name if failed is not None else "COMPOUND", done(reply))
-        return batch[count + 1 :]
+        return batches(batch[count + 1 :], size)
 
     def _hoist(self, directory: bytes, name: bytes) -> None:
         """Move a directory that is not empty to the top, if it can be; without space, remove something below it."""
