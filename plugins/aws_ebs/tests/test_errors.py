@@ -13,6 +13,7 @@ from volplane import (
     BackendError,
     Done,
     InvalidArgument,
+    ModifyRequest,
     NotFound,
     PermissionDenied,
     ResourceExhausted,
@@ -386,6 +387,7 @@ def test_an_instance_that_is_gone_is_not_found(region: Any) -> None:
 EVERY = [
     ("SnapshotLimitExceeded", ResourceExhausted),
     ("VolumeModificationSizeLimitExceeded", ResourceExhausted),
+    ("ConcurrentTagAccess", Throttled),
     ("OptInRequired", PermissionDenied),
     ("NoAnswer", Unavailable),
     ("NotSent", Unavailable),
@@ -485,3 +487,46 @@ def test_a_quota_is_told_in_the_words_of_ec2(new_region: Any) -> None:
     region = new_region(Behaviour(storage_quota_gib=3))
     with pytest.raises(ResourceExhausted, match="gigabyte limit"):
         region.provision(size=4 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "advice"),
+    [
+        ({"callers_clock": 301.0}, "RequestExpired", "and at the clock"),
+        ({"account_refused": "OptInRequired"}, "OptInRequired", "may not use EC2 here"),
+        ({"account_refused": "Blocked"}, "Blocked", "may not use EC2 here"),
+    ],
+)
+def test_an_account_that_may_do_nothing_for_a_while_makes_its_volume_afterwards(
+    region: Any, behaviour: Any, code: str, advice: str
+) -> None:
+    right = {"callers_clock": 0.0, "account_refused": ""}
+    region.fake.behave(**behaviour)
+    with pytest.raises(PermissionDenied, match=advice) as refused:
+        region.provision()
+    assert (refused.value.code, region.fake.volumes) == (code, {})
+    region.fake.behave(**right)
+    asset = region.provision()
+    assert list(region.fake.volumes) == [asset.handle]
+
+
+def test_tags_that_another_call_changes_are_written_afterwards_and_slow_no_other_volume_down(new_region: Any) -> None:
+    region = new_region(Behaviour(tag_seconds=3.0))
+    busy, other = region.provision("u1"), region.provision("u2")
+    client = region.connect.client()
+    client.create_tags(Resources=[busy.handle], Tags=[{"Key": "by", "Value": "hand"}])
+    with pytest.raises(Throttled, match="another call changes its tags now"):
+        region.modify(busy, tagSpecification_1="team=storage")
+    begun = region.clock.now
+    region.finish(
+        region.backend.modify,
+        ModifyRequest(
+            context=region.context(),
+            volume=region.identity(other, "u2"),
+            parameters={"tagSpecification_1": "team=storage"},
+        ),
+    )
+    assert region.clock.now - begun < 1.0
+    region.clock.advance(3.0)
+    region.modify(busy, tagSpecification_1="team=storage")
+    assert [each.tags.get("team") for each in region.fake.volumes.values()] == ["storage", "storage"]

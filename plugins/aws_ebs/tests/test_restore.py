@@ -218,6 +218,14 @@ def test_where_ec2_copies_no_volumes_a_snapshot_is_advised(region: Any, code: st
         copy(region, source)
 
 
+def test_a_region_without_copies_takes_the_snapshot_that_is_advised(new_region: Any) -> None:
+    region = new_region(Behaviour(copies=False))
+    source = region.provision()
+    with pytest.raises(Unsupported, match="not available in this region"):
+        copy(region, source)
+    assert list(region.fake.volumes) == [source.handle]
+
+
 def test_a_copy_without_room_tries_no_other_zone(region: Any) -> None:
     source = region.provision()
     region.clock.advance(61.0)

@@ -230,3 +230,37 @@ def test_every_code_of_the_table_stands_in_this_file() -> None:
     }
     missing = {code for code in named - {NO_ANSWER, NOT_SENT, NO_CREDENTIALS, "required"} if code not in tests}
     assert missing == set()
+
+
+@pytest.mark.parametrize(("shape", "code"), [("operation", "PERMISSIONS_ERROR"), ("http", "forbidden")])
+def test_a_key_that_may_not_be_used_makes_no_disk_until_it_may(new_site: Any, shape: str, code: str) -> None:
+    key = "projects/p/locations/europe-test1/keyRings/r/cryptoKeys/k"
+    site = new_site(Behaviour(kms_keys={key: False}, shape=shape))
+    with pytest.raises(PermissionDenied, match="useToEncrypt") as refused:
+        site.provision(parameters={"disk-encryption-kms-key": key})
+    assert (refused.value.code, site.fake.disks) == (code, {})
+    site.fake.behave(kms_keys={key: True})
+    site.provision(parameters={"disk-encryption-kms-key": key})
+    assert site.disk.status == "READY"
+
+
+@pytest.mark.parametrize(("shape", "code"), [("operation", "UNSUPPORTED_OPERATION"), ("http", "invalid")])
+def test_a_machine_that_does_not_take_a_disk_says_so_by_either_code(new_site: Any, shape: str, code: str) -> None:
+    site = new_site(Behaviour(shape=shape))
+    asset, vm = site.provision(), site.vm(machine_type="n4-standard-4")
+    with pytest.raises(InvalidArgument, match="cannot be used by n4-standard-4") as refused:
+        site.attach(asset, site.node(vm))
+    assert (refused.value.code, site.disk.users) == (code, {})
+
+
+@pytest.mark.parametrize(("shape", "code"), [("operation", "RESOURCE_NOT_READY"), ("http", "resourceNotReady")])
+def test_a_disk_that_is_not_ready_is_attached_when_it_is(new_site: Any, shape: str, code: str) -> None:
+    site = new_site(Behaviour(shape=shape))
+    asset, vm = site.provision(), site.vm()
+    site.disk.status = "RESTORING"
+    with pytest.raises(Unavailable, match="not ready") as refused:
+        site.attach(asset, site.node(vm))
+    assert (refused.value.code, site.disk.users) == (code, {})
+    site.disk.status = "READY"
+    site.clock.advance(5.0)
+    assert site.attach(asset, site.node(vm))

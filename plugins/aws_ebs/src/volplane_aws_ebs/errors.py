@@ -43,6 +43,8 @@ Without LimitExceededException and two codes of DynamoDB, which name limits of o
 """
 PER_VOLUME_RATE = "SnapshotCreationPerVolumeRateExceeded"
 """Of CreateSnapshot: too soon after another snapshot of this volume. It says nothing about calls for other volumes."""
+TAGS_OF_RESOURCE = "ConcurrentTagAccess"
+"""Of CreateTags and DeleteTags: another call changes the tags of this resource. It says nothing about others."""
 PENDING_OF_VOLUME = "ConcurrentSnapshotLimitExceeded"
 """Of CreateSnapshot: as many snapshots of this volume are pending as can be. It says nothing about other volumes."""
 QUOTA = frozenset(
@@ -62,6 +64,7 @@ _THROTTLED_RETRY = 2.0
 _CREDENTIALS_RETRY = 15.0
 _VANISHED_RETRY = 60.0
 _FAILED_RETRY = 15.0
+_TAGS_RETRY = 2.0
 _SNAPSHOT_RETRY = 15.0
 """EC2's own advice for SnapshotCreationPerVolumeRateExceeded (Amazon EC2 API reference, "Error codes")."""
 
@@ -120,6 +123,13 @@ _TABLE = ErrorTable(
             error=Throttled,
             advice="EC2 lets a volume change four times in 24 hours; the wish is kept and tried again",
             retry_after=MODIFICATION_RETRY_SECONDS,
+        ),
+        ErrorRow(
+            codes=(TAGS_OF_RESOURCE,),
+            error=Throttled,
+            advice="another call changes its tags now; it is tried again",
+            doubt=False,
+            retry_after=_TAGS_RETRY,
         ),
         ErrorRow(
             codes=("IncorrectModificationState",),
@@ -264,6 +274,8 @@ def is_throttled(error: CloudError) -> bool:
 
 def refusal(error: CloudError) -> Refusal | None:
     """Return of what there are too many changes, if EC2 refuses the call for that."""
+    if error.code == TAGS_OF_RESOURCE:
+        return Refusal(of_resource=True, seconds=_TAGS_RETRY)
     if error.code in (PER_VOLUME_RATE, PENDING_OF_VOLUME):
         return Refusal(of_resource=True, seconds=_SNAPSHOT_RETRY)
     return Refusal() if is_throttled(error) else None

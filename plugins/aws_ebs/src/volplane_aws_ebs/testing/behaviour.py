@@ -191,6 +191,14 @@ class Behaviour:
     """Actions that the caller may use, None = all."""
     access_keys: frozenset[str] | None = None
     """Key ids that are known, None = any."""
+    account_refused: str = ""
+    """Code by which the account may do nothing: OptInRequired, PendingVerification or Blocked."""
+    callers_clock: float = 0.0
+    """How far the clock of the caller is off; EC2 takes requests of the last five minutes."""
+    copies: bool = True
+    """The region has CopyVolumes."""
+    tag_seconds: float = 0.0
+    """How long the tags of a resource take no other change."""
     roles: Mapping[str, str] | None = None
     """ARN of a role that may be assumed -> the external id that it asks for, "" = none. None = every role."""
     volume_types: Mapping[str, VolumeType] = field(default_factory=lambda: VOLUME_TYPES)

@@ -71,6 +71,7 @@ ACTIONS: Mapping[str, tuple[Handler, frozenset[str]]] = {
 """Action -> what does it, and the parameters that it heeds. Another one is refused, never ignored."""
 _OWN_DRY_RUN = frozenset({"CopyVolumes", "CreateVolume"})
 """Actions that check their parameters before they answer a dry run."""
+_OLDEST_REQUEST = 300.0
 _USABLE = frozenset({"attached", "detaching", "busy"})
 """States of an attachment in which the instance has the device."""
 
@@ -104,6 +105,10 @@ class FakeEC2(FakeCloud):
         behaviour = self._cloud.behaviour
         if behaviour.access_keys is not None and caller not in behaviour.access_keys:
             raise EC2Error("AuthFailure", "AWS was not able to validate the provided access credentials")
+        if abs(behaviour.callers_clock) > _OLDEST_REQUEST:
+            raise EC2Error("RequestExpired", "Request has expired.")
+        if behaviour.account_refused:
+            raise EC2Error(behaviour.account_refused, "This account may not use this service at this time.")
         if action not in ACTIONS:
             raise EC2Error("InvalidAction", f"The action {action} is not valid for this web service.")
         if not self.throttle.admits(action, behaviour.throttle.get(action), self._cloud.now):

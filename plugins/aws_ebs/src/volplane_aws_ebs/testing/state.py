@@ -202,6 +202,8 @@ class AccountState:
         self.instances: dict[str, Instance] = {}
         self.tokens: dict[str, Token] = {}
         self.tagged = TagIndex()
+        self.tags_busy: dict[str, float] = {}
+        """Resource -> until when its tags take no other change."""
         self.contents: DiskContents = MemoryContents()
         self.stalled: bool = False
         """Whether the change of state that the current call starts never ends."""

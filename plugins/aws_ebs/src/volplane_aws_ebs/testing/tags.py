@@ -64,6 +64,7 @@ def create_tags(account: AccountState, params: Mapping[str, Any]) -> dict[str, A
     """CreateTags: adds or overwrites tags."""
     new = dict(_checked(params["Tags"]))
     targets = [_target(account, id_) for id_ in params["Resources"]]
+    _alone(account, targets)
     for target in targets:
         _limit({**target.tags, **new})
     for target in targets:
@@ -73,13 +74,23 @@ def create_tags(account: AccountState, params: Mapping[str, Any]) -> dict[str, A
 
 def delete_tags(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """DeleteTags: by key, or by key and value; without tags all of them."""
-    for target in [_target(account, id_) for id_ in params["Resources"]]:
+    targets = [_target(account, id_) for id_ in params["Resources"]]
+    _alone(account, targets)
+    for target in targets:
         kept = dict(target.tags)
         for tag in params.get("Tags") or tags_output(target.tags):
             if tag.get("Value") in (None, kept.get(tag["Key"])):
                 kept.pop(tag["Key"], None)
         _replace(account, target, kept)
     return {}
+
+
+def _alone(account: AccountState, targets: Iterable[Volume | Snapshot]) -> None:
+    """Raise ConcurrentTagAccess for a resource whose tags are being changed."""
+    for each in targets:
+        if account.now < account.tags_busy.get(each.id, account.now):
+            raise EC2Error("ConcurrentTagAccess", f"The tags of '{each.id}' are being changed by another request.")
+        account.tags_busy[each.id] = account.now + account.behaviour.tag_seconds
 
 
 def _target(account: AccountState, id_: str) -> Volume | Snapshot:

@@ -47,6 +47,8 @@ def create_volume(account: AccountState, params: Mapping[str, Any]) -> dict[str,
 
 def copy_volumes(account: AccountState, params: Mapping[str, Any]) -> dict[str, Any]:
     """CopyVolumes: as CreateVolume, in the zone of the source; gp2 unless another type is asked for."""
+    if not account.behaviour.copies:
+        raise EC2Error("UnsupportedOperation", "The functionality you requested is not available in this region.")
     token = params.get("ClientToken")
     request = canonical_request(params)
     if token is not None and (known := _used_token(account, token, request)) is not None:

@@ -34,15 +34,15 @@ def insert(project: Project, method: str, params: Params) -> OperationRecord:
         path = project.disks[place, name].path(project.behaviour.project)
         raise ComputeError("alreadyExists", f"The resource '{path}' already exists")
     disk = _new_disk(project, place, name, body)
-    quota_error = _quota_error(project, disk)
-    for error in (quota_error, _stock_out(project, disk)):
+    lasting = (_quota_error(project, disk), _refused_key(project, body))
+    for error in (*lasting, _stock_out(project, disk)):
         if error is not None:
             project.found_while_running(error)
     project.disks[place, name] = disk
     disk.busy += 1
 
     def begin() -> None:
-        for error in (quota_error, _stock_out(project, disk)):
+        for error in (*lasting, _stock_out(project, disk)):
             if error is not None:
                 project.disks.pop((place, name), None)
                 raise error
@@ -107,10 +107,19 @@ def _new_disk(project: Project, place: str, name: str, body: Params) -> DiskReco
 
 def _check_key(project: Project, body: Params) -> None:
     key = body.get("diskEncryptionKey", {}).get("kmsKeyName")
-    if key is not None and not project.behaviour.kms_keys.get(key.partition("/cryptoKeyVersions/")[0]):
+    if key is not None and key.partition("/cryptoKeyVersions/")[0] not in project.behaviour.kms_keys:
         raise ComputeError("invalid", f"Cloud KMS error when using key {key}: Permission denied or it does not exist.")
     if body.get("enableConfidentialCompute") and key is None:
         raise bad_request("resource.enableConfidentialCompute", value=True, why="A Cloud KMS key is required.")
+
+
+def _refused_key(project: Project, body: Params) -> ComputeError | None:
+    """Return the error of a key that the service agent of Compute Engine may not use."""
+    key = body.get("diskEncryptionKey", {}).get("kmsKeyName")
+    if key is None or project.behaviour.kms_keys[key.partition("/cryptoKeyVersions/")[0]]:
+        return None
+    why = f"Cloud KMS error when using key {key}: Permission 'cloudkms.cryptoKeyVersions.useToEncrypt' denied."
+    return ComputeError("forbidden", why)
 
 
 def _source_size(project: Project, body: Params) -> int:

@@ -108,7 +108,8 @@ def _refusal(
     takes = project.behaviour.machine_disks.get(instance.machine_type.partition("-")[0], ("",))
     if not disk.kind.startswith(takes):
         why = f"{disk.kind} disk type cannot be used by {instance.machine_type} machine type."
-        return bad_request("resource.source", path, why)
+        by_http = project.behaviour.shape == "http"
+        return bad_request("resource.source", path, why) if by_http else ComputeError("unsupportedOperation", why)
     most = project.behaviour.machine_types.get(instance.machine_type, 128)
     if len(instance.disks) >= most:
         message = f"Exceeded limit 'maximum_persistent_disks' on resource '{instance.name}'. Limit: {most}"

@@ -28,6 +28,9 @@ _OPERATION_CODES = {
     "limitExceeded": ("LIMIT_EXCEEDED", 400),
     "notFound": ("RESOURCE_NOT_FOUND", 404),
     "invalid": ("INVALID_USAGE", 400),
+    "resourceNotReady": ("RESOURCE_NOT_READY", 400),
+    "forbidden": ("PERMISSIONS_ERROR", 403),
+    "unsupportedOperation": ("UNSUPPORTED_OPERATION", 400),
 }
 """Reason of an HTTP error -> code of an operation's error for the same, and its HTTP status."""
 
