@@ -404,7 +404,7 @@ class CumulusBackend(cloud.DiskBackend):
         super().__init__(
             options,
             settings=settings,
-            connected=cloud.DiskAccount(
+            connect=lambda _settings: cloud.DiskAccount(
                 cloud.DiskOperations.of(disks, error=ERRORS.translated, close=lambda: None),
                 cloud.Zones(disks.read_zones, wanted=settings.zones, up=("up",), assets="disks", clock=clock),
             ),

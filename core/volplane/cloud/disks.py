@@ -51,6 +51,7 @@ from volplane.requests import (
     ListSnapshotsRequest,
     ModifyRequest,
     NodeIdentity,
+    ProbeRequest,
     ProvisionRequest,
     RecycleRequest,
     SnapshotRequest,
@@ -157,6 +158,11 @@ class DiskOptions:
         ),
     ] = 0
 
+    @property
+    def of_classes(self) -> Mapping[str, Self]:
+        """Return the options with the credentials of each account that classes may name, by its name."""
+        return {}
+
     def __post_init__(self) -> None:
         """Raise `InvalidArgument` for a zone in the place of its region."""
         zone = _ZONE.fullmatch(self.region)
@@ -227,6 +233,8 @@ class DiskOperations:
     """Close the connections."""
     validate: Callable[[Mapping[str, Any]], None] = lambda _parameters: None
     """Check the parameters of a class beyond their schema. Raises InvalidArgument."""
+    probe: Callable[[], None] | None = None
+    """Make a cheap call; None = the zones are read."""
 
     @classmethod
     def of(cls, *parts: object, **others: Callable[..., Any]) -> Self:
@@ -258,7 +266,7 @@ class _OfVolume(Protocol):
 class DiskBackend(BackendSpec):
     """The hooks of a backend for the disks of a cloud.
 
-    A subclass adds `probe` and `owns`. Hooks hold no thread while the cloud works: they return
+    A subclass adds `owns`. Hooks hold no thread while the cloud works: they return
     `InProgress` where an operation raises `RetryLater`.
     """
 
@@ -287,22 +295,22 @@ class DiskBackend(BackendSpec):
         options: Mapping[str, Any],
         *,
         settings: DiskOptions,
-        connected: DiskAccount,
+        connect: Callable[[Any], DiskAccount],
         nodes: NodeNames,
         clock: Callable[[], float],
-        others: Mapping[str, Callable[[], DiskAccount]] | None = None,
     ) -> None:
-        """settings: the options, read. connected: with the driver's own credentials. nodes: filled here, for messages
-        of the operations. clock: seconds, never going back. others: the accounts that classes may name, made when they
-        are first used, so that no two share caches or rates.
+        """settings: the options, read. connect: makes what calls by settings need; for each account that classes may
+        name when it is first used, so that no two share caches or rates. nodes: filled here, for messages of the
+        operations. clock: seconds, never going back.
         """
         super().__init__(options)
         self._settings = settings
         self._nodes = nodes
         self._clock = clock
-        self._others = others or {}
+        self._connect = connect
+        self._others = settings.of_classes
         self._names = ("", *sorted(self._others))
-        self._connected = {"": connected}
+        self._connected = {"": connect(settings)}
         self._connecting = threading.Lock()
         self._listed: BoundedCache[str, int] = BoundedCache(_MOST_LISTED)
         """By handle of a listed disk or snapshot: the first account that shows it."""
@@ -315,7 +323,7 @@ class DiskBackend(BackendSpec):
                     raise Unavailable(
                         f"account {name} is none of the driver's (any more): list it again in the options for classes"
                     )
-                self._connected[name] = self._others[name]()
+                self._connected[name] = self._connect(self._others[name])
             return self._connected[name]
 
     @contextmanager
@@ -401,6 +409,17 @@ class DiskBackend(BackendSpec):
         """Connect, and read the region's zones."""
         with self.translating_errors(f"ask for the zones of {self._settings.region}"):
             self.account().zones.load(request.context)
+        return Done()
+
+    @hookimpl
+    def probe(self, request: ProbeRequest) -> Done:
+        """Make a cheap call, with the driver's own account."""
+        with self.translating_errors(f"use the {self.disk}s of {self._settings.region}"):
+            account = self.account()
+            if account.operations.probe is None:
+                account.zones.load(request.context)
+            else:
+                account.operations.probe()
         return Done()
 
     @hookimpl

@@ -147,7 +147,7 @@ class Toy(DiskBackend):
         super().__init__(
             options,
             settings=settings,
-            connected=DiskAccount(
+            connect=lambda _settings: DiskAccount(
                 DiskOperations(
                     find=answer(self.asset),
                     provision=answer(self.asset),

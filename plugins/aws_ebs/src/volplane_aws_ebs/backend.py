@@ -21,7 +21,6 @@ from volplane import (
     OwnsRequest,
     ParameterSchema,
     Predecessor,
-    ProbeRequest,
     VolumeMode,
     hookimpl,
     read_parameters,
@@ -89,30 +88,11 @@ class AwsEbsBackend(DiskBackend):
         """
         settings = self._options = read_parameters(Settings, options)
         nodes, fences = NodeNames(instance_id), Fences(TAGS)
-        own = self._own = Ec2(settings, AwsClient(settings, connect_to), clock)
 
         def connected(given: Settings) -> DiskAccount:
             return _connected(Ec2(given, AwsClient(given, connect_to), clock), nodes, fences)
 
-        super().__init__(
-            options,
-            settings=settings,
-            connected=_connected(own, nodes, fences),
-            nodes=nodes,
-            clock=clock,
-            others={name: partial(connected, given) for name, given in settings.of_classes.items()},
-        )
-
-    @hookimpl
-    def probe(self, request: ProbeRequest) -> Done:
-        """Make a dry run of DescribeAvailabilityZones."""
-        with self.translating_errors(f"use EC2 in {self._options.region}"):
-            try:
-                self._own.read(Action.DESCRIBE_AVAILABILITY_ZONES, DryRun=True)
-            except AwsError as error:
-                if error.code != "DryRunOperation":
-                    raise
-        return Done()
+        super().__init__(options, settings=settings, connect=connected, nodes=nodes, clock=clock)
 
     @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
@@ -180,10 +160,20 @@ def _connected(ec2: Ec2, nodes: NodeNames, fences: Fences) -> DiskAccount:
         adopt=partial(adopt, ec2, fences),
         error=ec2.backend_error,
         close=ec2.close,
+        probe=partial(_probe, ec2),
     )
     read = partial(_read_zones, ec2)
     zones = Zones(read, wanted=settings.zones, up=_AVAILABLE, assets="volumes", clock=ec2.clock)
     return DiskAccount(operations, zones, GroupSnapshotter(ec2, snapshotter))
+
+
+def _probe(ec2: Ec2) -> None:
+    """Make a dry run."""
+    try:
+        ec2.read(Action.DESCRIBE_AVAILABILITY_ZONES, DryRun=True)
+    except AwsError as error:
+        if error.code != "DryRunOperation":
+            raise
 
 
 def _validate(settings: Settings, parameters: Mapping[str, Any]) -> None:

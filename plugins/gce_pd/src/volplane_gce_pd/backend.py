@@ -10,14 +10,12 @@ from typing import Any, ClassVar, Literal
 from volplane import (
     Absent,
     Asset,
-    Done,
     FindRequest,
     InvalidArgument,
     NodeIdentity,
     OwnsRequest,
     ParameterSchema,
     Predecessor,
-    ProbeRequest,
     VolumeMode,
     hookimpl,
     read_parameters,
@@ -83,26 +81,11 @@ class GcePdBackend(DiskBackend):
         """
         settings = self._options = read_parameters(Settings, options)
         nodes, fences = NodeNames(self._machine_of), Fences(LABELS)
-        own = self._own = Compute(settings, ComputeClient(settings, connect_to), clock)
 
         def connected(given: Settings) -> DiskAccount:
             return _connected(Compute(given, ComputeClient(given, connect_to), clock), nodes, fences)
 
-        super().__init__(
-            options,
-            settings=settings,
-            connected=_connected(own, nodes, fences),
-            nodes=nodes,
-            clock=clock,
-            others={name: partial(connected, given) for name, given in settings.of_classes.items()},
-        )
-
-    @hookimpl
-    def probe(self, request: ProbeRequest) -> Done:
-        """Make a cheap call."""
-        with self.translating_errors(f"use Compute Engine in project {self._options.project}"):
-            self._own.check()
-        return Done()
+        super().__init__(options, settings=settings, connect=connected, nodes=nodes, clock=clock)
 
     @hookimpl
     def owns(self, request: OwnsRequest) -> bool:
@@ -149,6 +132,7 @@ def _connected(compute: Compute, nodes: NodeNames, fences: Fences) -> DiskAccoun
         adopt=partial(adopt, compute, fences),
         error=to_backend_error,
         close=compute.close,
+        probe=compute.check,
     )
     read = partial(_read_zones, compute)
     return DiskAccount(hooks, Zones(read, wanted=settings.zones, up=_UP, assets="disks", clock=compute.clock))
