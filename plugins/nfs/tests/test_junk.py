@@ -9,7 +9,9 @@ import pytest
 
 from volplane import Done
 from volplane.directory import encode_fields
+from volplane_nfs.markers import parent_file, parent_marker
 from volplane_nfs.nfs4 import Client
+from volplane_nfs.nfs4.attributes import LINK
 from volplane_nfs.nfs4.files import create_directory, create_link, directory_handle, make_directory, names, write_file
 from volplane_nfs.nfs4.operations import PUTFH
 from volplane_nfs.testing import ModelServer
@@ -84,3 +86,29 @@ def test_trash_that_cannot_be_removed_keeps_no_other_trash(
     site.again().start()
     assert names(client, handle) == [b"a@1"]
     assert "a@1" in caplog.text
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_directory_above_a_volume_that_never_was_is_removed(site: Site, model: ModelServer, made: bool) -> None:
+    """A process ended before it made the marker of the volume, and maybe before it made the directory."""
+    volume = site.volume(site.provision())
+    above = model.share.children[b"default"]
+    site.delete(volume)
+    parents = model.share.children[b".volplane"].children[b"parents"]
+    assert not parents.children
+    marker = parent_marker((b"default",))
+    model.enter(parents, parent_file((b"default",)), model.make(LINK, None, data=marker))
+    if made:
+        model.enter(model.share, b"default", model.make(above.kind, None, mode=0o755))
+    site.again().start()
+    assert list(model.share.children) == [b".volplane"]
+    assert not parents.children
+
+
+def test_a_directory_above_volumes_stays(site: Site, model: ModelServer) -> None:
+    made = site.provision()
+    site.again().start()
+    assert site.listed()[0].owner == made[0].owner
+    assert len(model.share.children[b".volplane"].children[b"parents"].children) == 1
+    site.delete(site.volume(made))
+    assert list(model.share.children) == [b".volplane"]
