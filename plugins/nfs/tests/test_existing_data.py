@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,8 +14,9 @@ from volplane import AlreadyExists, Asset, BackendError, Done, InvalidArgument, 
 from volplane_nfs import share as shares
 from volplane_nfs.nfs4.attributes import DIRECTORY, LINK, REGULAR
 from volplane_nfs.nfs4.operations import Request
-from volplane_nfs.testing import ModelServer
+from volplane_nfs.testing import GaneshaServer, ModelServer
 from volplane_nfs.testing.model.state import Node
+from volplane_nfs.testing.subjects import export_options
 
 from .conftest import Site
 
@@ -291,3 +293,20 @@ def test_a_class_that_uses_data_names_its_share(model: ModelServer) -> None:
     with pytest.raises(InvalidArgument, match="name the share"):
         site.validate(**USE)
     assert site.validate(**USE, share="/b") == Done()
+
+
+@pytest.mark.parametrize("mode", ["subdirectory", "export"])
+def test_a_real_server_shows_data_that_was_there_and_keeps_them(ganesha: GaneshaServer, mode: str) -> None:
+    claim = f"old-{mode}"
+    data = ganesha.data / "team" / claim
+    data.mkdir(parents=True, mode=0o755)
+    (data / "file").write_text("kept")
+    os.chown(data, 1000, 1000)
+    data.chmod(0o750)
+    site = Site(ganesha.share, **(export_options(ganesha) if mode == "export" else {})).start()
+    request = site.demand(parameters=USE)
+    made = site.provision(replace(request, claim=replace(request.claim, namespace="team", name=claim)))
+    site.delete(site.volume(made))
+    site.stop()
+    assert (data / "file").read_text() == "kept"
+    assert (data.stat().st_uid, data.stat().st_mode & 0o7777) == (1000, 0o750)
