@@ -123,6 +123,9 @@ SNAPSHOT_BEING_CREATED = "snapshot.storage.kubernetes.io/volumesnapshot-being-cr
 """On a content, "yes": the backend may be cutting a snapshot for it."""
 SNAPSHOT_BEING_DELETED = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
 """On a content, "yes": its VolumeSnapshot is being deleted."""
+SNAPSHOT_SECRET_NAME = "snapshot.storage.kubernetes.io/deletion-secret-name"  # noqa: S105 - no secret
+"""On a content: the Secret of all calls about its snapshot."""
+SNAPSHOT_SECRET_NAMESPACE = "snapshot.storage.kubernetes.io/deletion-secret-namespace"  # noqa: S105 - no secret
 ALLOW_VOLUME_MODE_CHANGE = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 GROUP_BOUND = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection"
 GROUP_CONTENT_BOUND = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"
@@ -131,6 +134,7 @@ GROUP_BEING_CREATED = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-b
 GROUP_BEING_DELETED = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted"
 GROUP_SNAPSHOT_HANDLE = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 """On a content: its snapshot is cut with those of a group."""
+SNAPSHOT_MANAGED_BY = "snapshot.storage.kubernetes.io/managed-by"
 
 SNAPSHOT_SCHEDULE = "volplane.dev/snapshot-schedule"
 """On a claim, or on a class for its claims: when snapshots are taken, and how many stay. Label of a VolumeSnapshot that
