@@ -452,6 +452,27 @@ class GrowsDevicesOnNodes(MemoryBackend):
         return replace(super().expand(request), node_expansion_required=True if block else None)
 
 
+class PlansFirst(MemoryBackend):
+    """No bug: the first call of `provision` says what the next one makes."""
+
+    @hookimpl
+    def describe(self, request: Any) -> DriverInfo:
+        return replace(super().describe(request), plans_first=True)
+
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        if request.context.state:
+            return super().provision(request)
+        return InProgress(retry_after=0.0, state={"make": request.name})
+
+
+class MakesWhatItPlans(PlansFirst):
+    @hookimpl
+    def provision(self, request: ProvisionRequest) -> Asset | InProgress:
+        MemoryBackend.provision(self, request)
+        return super().provision(request)
+
+
 BUGS: dict[type[MemoryBackend], str] = {
     CallsLargeSizesWrong: "a-size-out-of-range-is-said-to-be",
     GrowsDevicesOnNodes: "expand-of-a-block-device-needs-no-node",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clocks import SteppedClock
-from unit.testing.planted import BUGS, INSPECT_BUGS, SECRET, SLOW_BUGS
+from unit.testing.planted import BUGS, INSPECT_BUGS, SECRET, SLOW_BUGS, MakesWhatItPlans, PlansFirst
 from unit.testing.planted_crashes import Disk
 from unit.testing.planted_groups import GROUP_BUGS
 from unit.testing.planted_lies import LIES
@@ -86,6 +86,7 @@ def test_a_correct_backend_keeps_every_rule(storage: Mapping[str, Any]) -> None:
         "provision-in-progress-goes-on-after-restarts",
         "provision-in-progress-goes-on-without-its-state",
         "delete-in-progress-goes-on-after-restarts",
+        "provision-that-plans-first-makes-nothing-before",
         "capacity-elsewhere-is-nothing",
         "the-place-asked-for-is-the-place",
         "another-place-makes-no-second-asset",
@@ -101,9 +102,15 @@ def test_between_them_they_judge_every_rule() -> None:
     kept: set[str] = set()
     for storage in ({"delay": 30.0}, {"zones": ("a", "b"), "most_attached": 2}):
         kept.update(report(MemoryBackend, **storage).named(RuleStatus.KEPT))
+    kept.update(report(PlansFirst, rules=crashes.RULES).named(RuleStatus.KEPT))
     # MemoryBackend archives nothing, and copies: backends of directories are judged by these rules.
     others = {"archives-are-listed-apart", "a-snapshot-stays-under-assets-that-show-it"}
     assert kept == {rule.name for rule in RULES} - others
+
+
+def test_a_backend_that_makes_what_it_should_plan_breaks_the_rule_about_that() -> None:
+    judged = report(MakesWhatItPlans, rules=crashes.RULES)
+    assert judged.violated == ("provision-that-plans-first-makes-nothing-before",), str(judged)
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
