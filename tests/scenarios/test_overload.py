@@ -124,6 +124,33 @@ async def test_ten_thousand_claims_of_one_class_leave_the_other_classes_their_sh
     await crowd(10_000)
 
 
+async def undisturbed(trouble: str) -> list[float]:
+    """Seconds that claims of class `quiet` take to Bound, eight a second, while another storage, or a crowd of another
+    class, has trouble.
+    """
+    limits = {"d0.example.com": DriverLimits(rate=5.0)} if trouble == "a crowd" else {}
+    slow = {"d0": 30.0} if trouble == "a slow storage" else {}
+    async with Cluster(drivers("d0", "d1", slow=slow), limits=limits) as cluster:
+        cluster.script.latency = 0.01
+        await cluster.create_class("troubled", driver="d0.example.com")
+        await cluster.create_class("quiet", driver="d1.example.com")
+        binds = Binds(cluster)
+        for number in range(100 if trouble else 0):
+            await binds.create("troubled", number)
+        for number in range(40):
+            await binds.create("quiet", number)
+            await asyncio.sleep(0.125)
+        await asyncio.sleep(1.0)
+        return binds.waited("quiet")
+
+
+@pytest.mark.parametrize("trouble", ["a slow storage", "a crowd"])
+async def test_trouble_of_a_storage_or_a_crowd_makes_others_wait_half_as_long_again_at_most(trouble: str) -> None:
+    quiet, troubled = await undisturbed(""), await undisturbed(trouble)
+    assert len(quiet) == len(troubled) == 40
+    assert 0 < troubled[-1] <= 1.5 * quiet[-1], "the longest; in virtual time, so only rounds to the server count"
+
+
 async def too_many(_call: ApiCall, _ask: Ask) -> Response:
     answer = refusal(429, "too many requests, please try again later", reason="TooManyRequests")
     return Response(answer.status, {**answer.headers, "retry-after": "1"}, answer.body)
