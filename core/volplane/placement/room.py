@@ -167,6 +167,8 @@ class Usage:
         known.pop(key, None)
         if version is not None:
             known[key] = version
+        elif not known:
+            del self._published[place]
         for name, made in list(self._unpublished.get(place, {}).items()):
             if made < self._oldest(place):
                 self._forget(name, place)
@@ -181,8 +183,11 @@ class Usage:
             self._forget(name, place)
 
     def _forget(self, name: str, place: tuple[str, str]) -> None:
-        if self._unpublished.get(place, {}).pop(name, None) is not None and (known := self.volumes.get(name)):
+        held = self._unpublished.get(place, {})
+        if held.pop(name, None) is not None and (known := self.volumes.get(name)):
             self.set(self.volumes, name, known._replace(size=0))
+        if not held:
+            self._unpublished.pop(place, None)  # The node may be gone for good.
 
     def set(self, known: dict[str, Promise], name: str, promise: Promise | None) -> None:
         """Note what the volume `name` takes, or the claim for which it is made; None: nothing."""
@@ -196,8 +201,10 @@ class Usage:
             return
         for each, sign in ((before, -1), (after, 1)):
             if each is not None:
-                self.counts[each.driver, each.node] += sign * each.volumes
-                self.reserved[each.driver, each.node] += sign * each.size
+                for kept, more in ((self.counts, each.volumes), (self.reserved, each.size)):
+                    kept[each.driver, each.node] += sign * more
+                    if not kept[each.driver, each.node]:
+                        del kept[each.driver, each.node]
                 self._touched(each.driver, each.node)
 
     def _effective(self, name: str) -> Promise | None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from bench.counting import lines_of_core
 
+from unit.binding.objects import storage_class
 from volplane.assets import AccessMode
-from volplane.intents.requests import volume_identity
+from volplane.intents.requests import MOST_SEGMENTS, allowed_segments, count_segments, volume_identity
 from volplane.kube.objects import Volume
 from volplane.state.naming import asset_key
 
@@ -59,3 +61,17 @@ def test_two_notations_of_one_static_disk_have_one_key() -> None:
     assert keys == {"csi:vol-1"}
     nfs = {"server": "a", "path": "/x"}
     assert asset_key(made(nfs=nfs)) == asset_key(made(nfs={**nfs, "readOnly": True}))
+
+
+def test_a_product_of_topology_labels_takes_no_more_steps_than_the_places_that_are_supported() -> None:
+    def steps(keys: int, values: int) -> tuple[int, int, int]:
+        expressions = [{"key": f"k{key}", "values": [f"v{value}" for value in range(values)]} for key in range(keys)]
+        of_class = storage_class(allowedTopologies=[{"matchLabelExpressions": expressions}])
+        with lines_of_core() as lines:
+            places, count = allowed_segments(of_class), count_segments(of_class)
+        return len(places), count, lines.count
+
+    *_, few = steps(3, 10)
+    places, count, many = steps(12, 20)
+    assert (places, count) == (MOST_SEGMENTS, 20**12)
+    assert many <= few * 10, "the labels are looked at, not their product"

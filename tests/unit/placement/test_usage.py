@@ -67,3 +67,18 @@ def test_a_new_volume_counts_until_the_room_for_every_class_is_published_anew() 
     usage.published("d", "n", "slow", 6)
     usage.published("d", "n", "fast", None)
     assert usage.reserved["d", "n"] == 0
+
+
+def test_nothing_is_kept_of_nodes_that_are_gone() -> None:
+    usage = Usage()
+    for number in range(100):
+        name, place = f"pvc-{number}", f"n{number}"
+        usage.set(usage.claims, name, Promise("d", place, 5))
+        usage.published("d", place, "room", 1)
+        usage.made(name, Promise("d", place, 5), version=7, now=float(number))
+        usage.set(usage.claims, name, None)
+        usage.set(usage.volumes, name, None)
+        usage.published("d", place, "room", None)
+    usage.expire(200.0)
+    kept = (usage.counts, usage.reserved, usage._published, usage._unpublished, usage._expiry)
+    assert [len(each) for each in kept] == [0, 0, 0, 0, 0]
