@@ -76,7 +76,7 @@ def lines_of_callbacks() -> Iterator[list[int]]:
             run(handle)
             counts.append(lines.count - before)
 
-        asyncio.Handle._run = counted  # type: ignore[method-assign] # noqa: SLF001
+        asyncio.Handle._run = counted  # type: ignore[method-assign, assignment] # noqa: SLF001
         try:
             yield counts
         finally:
@@ -92,6 +92,8 @@ class Tally:
     events: Counter[str] = field(default_factory=Counter)
     sent: int = 0
     received: int = 0
+    watched: int = 0
+    """Of the bytes received, those of watches."""
 
 
 class Counting:
@@ -134,6 +136,7 @@ class _CountedLines(WrappedLines):
             if not line.startswith(b'{"type":"BOOKMARK"'):
                 self._tally.events[self._plural] += 1
             self._tally.received += len(line)
+            self._tally.watched += len(line)
             yield line
 
 
