@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from integration.snapshot_world import World, storage, strip
+from unit.binding.objects import claim, volume
+from unit.deciding import DRIVER, put
+from unit.snapshots.objects import state_of
 from volplane import InProgress, ResourceExhausted, Unavailable
+from volplane.controller.actions import LiveReads, Wait
+from volplane.controller.workqueue import WorkQueue
 from volplane.kube import names
+from volplane.snapshots.schedule import RunRecord
+from volplane.snapshots.turns import Turns
+from volplane.state.records import write_intent
 from volplane_testing import Cluster
 from volplane_testing.faults import Answer, FailBefore, FaultyBackend
 from volplane_testing.memory import MemoryBackend
@@ -248,3 +257,20 @@ async def test_a_lease_that_a_tenant_writes_does_not_stop_the_snapshots_of_all_o
             cluster.api.patch("leases", "snapshot-controller-leader", {"spec": {"leaseTransitions": number}}, "tenant")
             await cluster.advance(30.0)
         assert ((world.snapshot() or {}).get("status") or {}).get("readyToUse")
+
+
+def test_the_first_decision_of_a_leader_is_quick_although_hundreds_of_claims_have_a_rare_schedule() -> None:
+    """Its Lease is over meanwhile, and the next leader's too: each looked for the next 29th of February of all."""
+    text, state = "0 0 29 2 *; keep=3; time-zone=Europe/Berlin", state_of()
+    since = "2026-11-01T00:00:00Z"
+    record = write_intent(RunRecord(v=1, schedule=text, since=since, run=since, made=True))
+    notes = {names.BIND_COMPLETED: "yes", names.SNAPSHOT_SCHEDULE: text, names.SNAPSHOT_RUN: record}
+    for number in range(300):
+        bound = claim(f"c{number}", volumeName=f"v{number}", annotations=notes, status={"phase": "Bound"})
+        marks = {names.PROVISIONED_BY: DRIVER, names.HANDLE: f"disk-{number}"}
+        put(state.cluster, bound)
+        put(state.cluster, volume(f"v{number}", claim=bound, annotations=marks, status={"phase": "Bound"}))
+    turns = Turns(state, WorkQueue("snapshot-schedules"), lambda _driver: 10)
+    begun = time.process_time()
+    assert isinstance(turns.decide("default/c0", LiveReads()), Wait)
+    assert time.process_time() - begun < 1.0

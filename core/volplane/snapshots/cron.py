@@ -61,9 +61,9 @@ class Cron:
         """Return the last time at which it was due, not later than now; in UTC."""
         found: list[datetime] = []
         begin = now.astimezone(self.zone).date() + _DAY
-        for back in range(_HORIZON):
+        for day in self._days(begin, -1):
             before = bool(found)
-            if (time := self._latest_on(begin - back * _DAY, now)) is not None:
+            if (time := self._latest_on(day, now)) is not None:
                 found.append(time)
             if before:
                 break  # What the clocks have put off may be later than what the next day has.
@@ -73,18 +73,25 @@ class Cron:
         """Return the first time after now at which it is due; in UTC."""
         found: list[datetime] = []
         begin = now.astimezone(self.zone).date() - _DAY
-        for ahead in range(_HORIZON):
+        for day in self._days(begin, 1):
             before = bool(found)
-            times = self._times(begin + ahead * _DAY, now)
-            if (time := next((each for each in times if each > now), None)) is not None:
+            if (time := next((each for each in self._times(day, now) if each > now), None)) is not None:
                 found.append(time)
             if before:
                 break
         return min(found)
 
+    def _days(self, day: date, step: int) -> Iterator[date]:
+        """Yield the days of its months from this one on; step: 1 or -1. Tenants write schedules of few days."""
+        for _ in range(_HORIZON):
+            if day.month in self.months:
+                yield day
+                day += step * _DAY
+            else:
+                first = day.replace(day=1)
+                day = first - _DAY if step < 0 else (first + 31 * _DAY).replace(day=1)
+
     def _is_day(self, day: date) -> bool:
-        if day.month not in self.months:
-            return False
         of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
         return of_month or of_week if self.either else of_month and of_week
 

@@ -141,6 +141,20 @@ def decide_schedule(key: str, state: SnapshotState, reads: LiveReads, free: Free
     return _follow(_Followed(claim, schedule, driver, now, record, made, state), reads, free)
 
 
+def at_work_on(key: str, state: SnapshotState) -> str:
+    """Return the driver on which the last run of the claim's schedule is under way; "" if there is none.
+
+    As cheap as it can be: it is asked of all claims at once.
+    """
+    claim = state.cluster.claims.get(key)
+    record = record_of(claim) if claim is not None else None
+    last = state.snapshots.get(f"{claim.namespace}/{record.snapshot}") if claim is not None and record else None
+    if claim is None or last is None or not number_of(last, claim) or not _is_at_work(last):
+        return ""
+    driver = _driver(claim, state.cluster)
+    return driver.name if isinstance(driver, DriverView) else ""
+
+
 def _driver(claim: Claim, cluster: ClusterState) -> DriverView | Action:
     """Return the driver of the claim's volume, or of its class; else what is done: it may be another controller's."""
     volume = cluster.volume_of(claim)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from volplane.controller.actions import Action, LiveReads, Queue
+from volplane.controller.actions import Action, LiveReads, Queue, Settled
 from volplane.controller.metrics import MOST_SERIES, Metrics
 from volplane.kube import names
 from volplane.kube.objects import StorageClass
 from volplane.snapshots.objects import VolumeSnapshot
-from volplane.snapshots.runs import Turn, decide_schedule
+from volplane.snapshots.runs import Turn, at_work_on, decide_schedule
 from volplane.snapshots.state import SnapshotState, claim_key_of
 from volplane.state.matching import class_of_claim
 
@@ -50,7 +50,8 @@ class Turns:
         if not self._counted:
             self._counted = True  # Runs that another leader has begun count from the first decision on.
             for each in filter(None, self.scheduled()):
-                self._keep(each, decide_schedule(each, self.state, LiveReads(), lambda _driver: False))
+                if driver := at_work_on(each, self.state):
+                    self._keep(each, Turn(Settled(), "followed", driver, "taken"))
         turn = decide_schedule(key, self.state, reads, lambda driver: self._is_free(driver, key))
         self._keep(key, turn)
         return turn.action
