@@ -164,8 +164,7 @@ class ClusterState:
 
     def surely_now(self) -> datetime:
         """Return the time up to which all is past by our clock and by the server's."""
-        now, server = self.now(), self.server_time()
-        return now if server is None else min(now, server)
+        return min(each for each in (self.now(), self.server_time()) if each is not None)
 
     def schedule_of(self, claim: Claim) -> str | None:
         """Return what is written of snapshots at regular times, on the claim or else on its class."""
@@ -267,8 +266,8 @@ CLAIM_INDEXES: Mapping[str, IndexFunction[Claim]] = {
     "held": lambda claim: ["", claim.namespace] if claim.has_finalizer(names.CLAIM_AS_SOURCE) else [],
 }
 """volume: by the volume a claim names; source: by what it is made of (`source_key`). Of unbound claims, unbound: by
-class ("" = none); node: by the selected node; own: by the name of the volume that is made for them. held: those that
-are held for a snapshot, by namespace, and all of them under ""."""
+class ("" = none); node: by the selected node; own: by the name of the volume that is made for them. namespace: by
+theirs. held: those that are held for a snapshot, by namespace, and all of them under ""."""
 
 
 class NodePlaces:
