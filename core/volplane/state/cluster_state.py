@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,8 +30,19 @@ from volplane.kube.objects import (
 from volplane.state.matching import FreeVolumes, WaitingClaims, class_of_claim, refers_to, source_key
 from volplane.state.naming import Overlaps, csi_source, handle_in, volume_name_of, volume_source
 from volplane.state.progress import Progress
-from volplane.state.records import ClaimIntent, RecordConflicts, Sealer, attachment_intent_of
+from volplane.state.records import (
+    ClaimIntent,
+    RecordConflict,
+    RecycleIntent,
+    Sealer,
+    attachment_intent_of,
+    named_in_record,
+    read_intent,
+)
 
+_LOG = logging.getLogger(__name__)
+_MOST_NAMED = 10
+"""Other installations that are named in the log; tenants may write their names on claims."""
 CSI_PREFIX = "kubernetes.io/csi/"
 """Begins the names of volumes of CSI drivers, as nodes report them."""
 
@@ -292,6 +304,73 @@ class NodePlaces:
     def _changed(self, old: Node | None, new: Node | None) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels:
             self._known.clear()
+
+
+@dataclass(slots=True, eq=False)
+class RecordConflicts:
+    """Follows the caches of claims and volumes. The record of a scrub is not sealed, and names its installation."""
+
+    cluster: ClusterState
+    by_uid: dict[str, RecordConflict] = field(default_factory=dict)
+    """Of the objects over whose record there is a conflict."""
+    _named: set[str] = field(default_factory=set)
+
+    def is_ours(self, uid: str, text: str | None) -> bool:
+        """Return whether the record on the claim of this uid was sealed with our key, in our term."""
+        intent = self.cluster.sealer.open(uid, text)
+        return intent is not None and intent.fence == self.cluster.fence()
+
+    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
+        if old is not None and (new is None or new.uid != old.uid):
+            self.by_uid.pop(old.uid, None)
+            old = None
+        if new is None:
+            return
+        before = None if old is None else old.annotation(names.INTENT)
+        now = new.annotation(names.INTENT)
+        if now == before:
+            return
+        had, has = self.is_ours(new.uid, before), self.is_ours(new.uid, now)
+        bound = (bool(new.spec.volume_name) or new.bound) and not self.cluster.begun(new.uid)
+        worked_on = had or new.has_finalizer(names.PROVISIONING_FINALIZER)
+        if now is None and (new.terminating or bound or not worked_on):
+            self.by_uid.pop(new.uid, None)  # The record has ended: nothing more is made for the claim.
+            return
+        if had and not has:
+            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.cluster.monotonic())
+        elif has and not had and (known := self.by_uid.get(new.uid)) is not None:
+            known.written(self.cluster.monotonic())
+        if not has and (author := self.cluster.sealer.other_author(new.uid, now)):
+            # The other installation is at work, so the delay starts again.
+            known = self.by_uid.setdefault(new.uid, RecordConflict())
+            known.other, known.since = author, self.cluster.monotonic()
+            driver, cluster = named_in_record(now).driver, self.cluster
+            served = cluster.has_driver(driver) or cluster.drivers.starting(driver)
+            if served and author not in self._named and len(self._named) < _MOST_NAMED:
+                self._named.add(author)
+                _LOG.warning(
+                    "the installation of volplane in namespace %s serves driver %s too: its record stands on claim %s; "
+                    "give each installation driver names of its own, or stop one of them",
+                    author,
+                    driver,
+                    new.key,
+                )
+
+    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
+        if new is None or old is None or new.uid != old.uid:
+            if old is not None:
+                self.by_uid.pop(old.uid, None)
+            return
+        before, now = old.annotation(names.INTENT), new.annotation(names.INTENT)
+        if before == now:
+            return
+        had, has, fence = read_intent(RecycleIntent, before), read_intent(RecycleIntent, now), self.cluster.fence()
+        if has is None:
+            self.by_uid.pop(new.uid, None)
+        elif had is not None and had.fence == fence != has.fence and has.same_scrub(had):
+            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.cluster.monotonic())
+        elif has.fence == fence and (known := self.by_uid.get(new.uid)) is not None:
+            known.written(self.cluster.monotonic())
 
 
 def unique_name(volume: Volume) -> str:

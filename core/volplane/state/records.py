@@ -12,21 +12,16 @@ from __future__ import annotations
 
 import functools
 import hmac
-import logging
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from volplane._delays import RECORD_OVERWRITTEN
 from volplane.kube import names
-from volplane.kube.objects import Claim, Volume, VolumeAttachment
-
-if TYPE_CHECKING:
-    from volplane.state.cluster_state import ClusterState
+from volplane.kube.objects import Volume, VolumeAttachment
 
 NEVER: Final = datetime.max.replace(tzinfo=UTC)
 INTENT_VERSION = 1
@@ -44,9 +39,6 @@ TAKEOVER_GRACE = 10.0
 
 If that is at work, it writes its own record again meanwhile.
 """
-_MOST_NAMED = 10
-"""Other installations that are named in the log; tenants may write their names on claims."""
-_LOG = logging.getLogger(__name__)
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -378,70 +370,3 @@ class RecordConflict(msgspec.Struct):
     def written(self, now: float) -> None:
         """Note that the record is ours now, and was not before. now: loop time."""
         self.since, self.taking_over = now, bool(self.other) and not self.was_ours
-
-
-@dataclass(slots=True, eq=False)
-class RecordConflicts:
-    """Follows the caches of claims and volumes. The record of a scrub is not sealed, and names its installation."""
-
-    cluster: ClusterState
-    by_uid: dict[str, RecordConflict] = field(default_factory=dict)
-    """Of the objects over whose record there is a conflict."""
-    _named: set[str] = field(default_factory=set)
-
-    def is_ours(self, uid: str, text: str | None) -> bool:
-        """Return whether the record on the claim of this uid was sealed with our key, in our term."""
-        intent = self.cluster.sealer.open(uid, text)
-        return intent is not None and intent.fence == self.cluster.fence()
-
-    def claim_changed(self, old: Claim | None, new: Claim | None) -> None:
-        if old is not None and (new is None or new.uid != old.uid):
-            self.by_uid.pop(old.uid, None)
-            old = None
-        if new is None:
-            return
-        before = None if old is None else old.annotation(names.INTENT)
-        now = new.annotation(names.INTENT)
-        if now == before:
-            return
-        had, has = self.is_ours(new.uid, before), self.is_ours(new.uid, now)
-        bound = (bool(new.spec.volume_name) or new.bound) and not self.cluster.begun(new.uid)
-        worked_on = had or new.has_finalizer(names.PROVISIONING_FINALIZER)
-        if now is None and (new.terminating or bound or not worked_on):
-            self.by_uid.pop(new.uid, None)  # The record has ended: nothing more is made for the claim.
-            return
-        if had and not has:
-            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.cluster.monotonic())
-        elif has and not had and (known := self.by_uid.get(new.uid)) is not None:
-            known.written(self.cluster.monotonic())
-        if not has and (author := self.cluster.sealer.other_author(new.uid, now)):
-            # The other installation is at work, so the delay starts again.
-            known = self.by_uid.setdefault(new.uid, RecordConflict())
-            known.other, known.since = author, self.cluster.monotonic()
-            driver, cluster = named_in_record(now).driver, self.cluster
-            served = cluster.has_driver(driver) or cluster.drivers.starting(driver)
-            if served and author not in self._named and len(self._named) < _MOST_NAMED:
-                self._named.add(author)
-                _LOG.warning(
-                    "the installation of volplane in namespace %s serves driver %s too: its record stands on claim %s; "
-                    "give each installation driver names of its own, or stop one of them",
-                    author,
-                    driver,
-                    new.key,
-                )
-
-    def volume_changed(self, old: Volume | None, new: Volume | None) -> None:
-        if new is None or old is None or new.uid != old.uid:
-            if old is not None:
-                self.by_uid.pop(old.uid, None)
-            return
-        before, now = old.annotation(names.INTENT), new.annotation(names.INTENT)
-        if before == now:
-            return
-        had, has, fence = read_intent(RecycleIntent, before), read_intent(RecycleIntent, now), self.cluster.fence()
-        if has is None:
-            self.by_uid.pop(new.uid, None)
-        elif had is not None and had.fence == fence != has.fence and has.same_scrub(had):
-            self.by_uid.setdefault(new.uid, RecordConflict()).overwritten(self.cluster.monotonic())
-        elif has.fence == fence and (known := self.by_uid.get(new.uid)) is not None:
-            known.written(self.cluster.monotonic())
