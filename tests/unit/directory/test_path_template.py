@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -123,3 +124,12 @@ def test_labels_and_annotations_of_the_claim_can_be_part_of_a_path() -> None:
 def test_a_template_that_cannot_be_is_refused_with_the_reason(template: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         PathTemplate.parse(template)
+
+
+def test_an_exact_path_has_nothing_appended_and_is_as_safe() -> None:
+    template = PathTemplate.parse("${namespace}/${annotation:path}", exact=True)
+    claim = ClaimIdentity(namespace="team", name="data", uid="u1", annotations={"path": "../other"})
+    assert template.render(replace(claim, annotations={"path": "v1.2"}), "pvc-u1") == "team/v1.2"
+    namespace, _, name = template.render(claim, "pvc-u1").partition("/")
+    assert namespace == "team"
+    assert name.startswith("_.._other-")
