@@ -28,8 +28,12 @@ def force_at_once(stack: ExitStack) -> None:
 
 def attach_to_two_nodes(stack: ExitStack) -> None:
     """Do not ask whether another node has it, and leave that to the backend."""
+
+    async def refuse_none(*_: object) -> None:
+        pass
+
     replace(stack, desired, "elsewhere", lambda *_: [])
-    replace(stack, AttachOperation, "_refuse_second_node", lambda *_: None)
+    replace(stack, AttachOperation, "_refuse_second_node", refuse_none)
 
 
 def forget_to_detach(stack: ExitStack) -> None:

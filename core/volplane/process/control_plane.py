@@ -25,6 +25,7 @@ from volplane.drivers.registry import DriverRegistry
 from volplane.explain.explain import Explainer, Explanation, what_it_does
 from volplane.kube.cache import Cache
 from volplane.kube.events import EventRecorder
+from volplane.kube.kinds import ATTACHMENTS
 from volplane.kube.reflector import Reflector
 from volplane.leaks.check import LeakCheck
 from volplane.leaks.repair import Adoption, LeakRepair
@@ -83,7 +84,8 @@ class ControlPlane:
 
     def follow(self) -> None:
         """Let `run` fill the caches and decide, and take no step until `lead`."""
-        self.state.attachments.followed = True
+        if (attachments := self.caches.get(ATTACHMENTS.plural)) is not None:
+            attachments.followed = True
         for runner in self.runners:
             runner.follows = True
 
