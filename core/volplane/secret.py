@@ -66,10 +66,13 @@ class Secret:
     Secret is in memory, because volplane reads it before `start` and every 30 s.
     """
 
-    __slots__ = ("_given", "_revealed", "key", "place", "reference", "where")
+    __slots__ = ("_given", "_revealed", "key", "lacking", "needed", "place", "reference", "where")
 
-    def __init__(self, reference: str) -> None:
-        """reference: env:…, file:… or secret:…. Raises ValueError without the text, which may be the secret itself."""
+    def __init__(self, reference: str, needed: bool = True) -> None:
+        """reference: env:…, file:… or secret:…. needed: the driver does not start without it.
+
+        Raises ValueError without the text, which may be the secret itself.
+        """
         match = next(filter(None, (pattern.fullmatch(reference) for pattern in _PATTERNS)), None)
         if match is None:
             raise ValueError("expected env:NAME, file:/PATH or secret:NAMESPACE/NAME/KEY")
@@ -79,6 +82,9 @@ class Secret:
         """Name of the variable, path of the file, or `namespace/name` of the Kubernetes Secret."""
         self.key: Final = match.groupdict().get("key") or ""
         """The key in the Kubernetes Secret, "*" for all of them, or ""."""
+        self.needed: Final = needed
+        self.lacking = ""
+        """Why a Kubernetes Secret could not be read last."""
         self._given: str | None = None
         self._revealed = ""
 
@@ -91,9 +97,9 @@ class Secret:
     def __hash__(self) -> int:
         return hash(self.reference)
 
-    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+    def __reduce__(self) -> tuple[type[Secret], tuple[str, bool]]:
         """Copy and pickle the reference, not the value."""
-        return type(self), (self.reference,)
+        return type(self), (self.reference, self.needed)
 
     def reveal(self) -> str:
         """Return the present value, not empty. Raises Unavailable with the reference and the reason."""
@@ -105,10 +111,8 @@ class Secret:
                 text = self._read_file()
             case SecretPlace.KUBERNETES:
                 if (text := self._given) is None:
-                    raise Unavailable(
-                        f"key {self.key} of Secret {self.where} is not known: only controllers of a cluster read its "
-                        "Secrets; elsewhere name env:NAME or file:/PATH"
-                    )
+                    why = "only controllers of a cluster read its Secrets; elsewhere name env:NAME or file:/PATH"
+                    raise Unavailable(self.lacking or f"key {self.key} of Secret {self.where} is not known: {why}")
         if not text:
             raise Unavailable(f"{self.reference} is empty")
         _hide(text)
@@ -121,6 +125,7 @@ class Secret:
 
     def give(self, text: str) -> None:
         """Set the value of a Kubernetes Secret. For volplane and for tests of backends."""
+        self.lacking = ""
         self._given = text.removesuffix("\n").removesuffix("\r")
 
     def _read_file(self) -> str:

@@ -50,7 +50,7 @@ class Guarded(Filer):
         return made
 
 
-def configuration(reference: str) -> Configuration:
+def configuration(reference: object) -> Configuration:
     driver = DriverSettings(name=FILER, backend="filer", options={"password": reference})
     return replace(Configuration(), drivers=(driver,))
 
@@ -137,6 +137,8 @@ def test_the_manifests_let_the_account_read_the_named_secrets_and_no_others() ->
     assert not [rule for rule in cluster_rules(ALL_CONTROLLERS, OURS) if rule.resource == "secrets"]
     assert named_secrets(configuration("env:PASSWORD")) == {}
     assert named_secrets(configuration("secret:team-a/keys/a")) == {"team-a": {"keys"}}
+    for several in ("secret:team-a/one/*, secret:team-b/two/*", ["secret:team-a/one/*", "secret:team-b/two/*"]):
+        assert named_secrets(configuration(several)) == {"team-a": {"one"}, "team-b": {"two"}}, several
     assert secret_rule({"keys"}).body() == {
         "apiGroups": [""],
         "resources": ["secrets"],

@@ -35,7 +35,7 @@ class AccountOptions:
         tuple[Secret, ...],
         Param(
             "Secrets that classes may name by csi.storage.k8s.io/provisioner-secret-name and its kin, each as "
-            "secret:NAMESPACE/NAME/*. The driver starts when it can read all of them.",
+            "secret:NAMESPACE/NAME/*. Without one of them only volumes with its account wait.",
             kind=ParameterKind.SECRETS,
         ),
     ] = ()
@@ -68,19 +68,21 @@ class AccountParameters:
 class SecretKey(Secret):
     """One key of a whole Secret, read for each use."""
 
-    __slots__ = ("_needed", "_whole")
+    __slots__ = ("_whole",)
 
     def __init__(self, whole: Secret, key: str, *, needed: bool = True) -> None:
         """whole: secret:NAMESPACE/NAME/*. needed: without the key `reveal` raises, else it returns ""."""
-        super().__init__(f"secret:{whole.where}/{key}")
+        super().__init__(f"secret:{whole.where}/{key}", needed)
         self._whole = whole
-        self._needed = needed
 
     def reveal(self) -> str:
         """Return the present value. Raises Unavailable that names the Secret, the key and the keys that are there."""
-        found = json.loads(self._whole.reveal())
+        try:
+            found = json.loads(self._whole.reveal())
+        except Unavailable as error:
+            raise Unavailable(f"key {self.key} of Secret {self.where} cannot be read: {error}") from None
         if not found.get(self.key):
-            if not self._needed:
+            if not self.needed:
                 return ""
             keys = ", ".join(sorted(found)) or "none"
             raise Unavailable(f"Secret {self.where} has no key {self.key}, which the driver needs; its keys: {keys}")

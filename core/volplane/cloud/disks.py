@@ -343,12 +343,22 @@ class DiskBackend(BackendSpec):
             return in_turns(context, self._clock, partial(work, self.account(account)))
 
     def shown_by(self, doing: str, look: Callable[[DiskAccount], T | Absent]) -> tuple[str, T | Absent]:
-        """Return the first account that shows it, and what it shows; the last one's Absent if none does."""
+        """Return the first account that shows it, and what it shows; Absent if all show that there is none.
+
+        Raises the error of the first account that cannot be asked, if no other one shows it.
+        """
+        failure: BackendError | None = None
         for name in self._names:
-            with self.translating_errors(doing, name):
-                found = look(self.account(name))
-            if not isinstance(found, Absent):
-                return name, found
+            try:
+                with self.translating_errors(doing, name):
+                    found = look(self.account(name))
+            except BackendError as error:
+                failure = failure or error
+            else:
+                if not isinstance(found, Absent):
+                    return name, found
+        if failure is not None:
+            raise failure
         return "", Absent()
 
     def _of_volume(

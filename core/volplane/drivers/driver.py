@@ -163,13 +163,13 @@ class Driver:
         A hook of `NOT_IMPLEMENTED` that the backend does not implement gives what stands there. Raises BackendError:
         what the hook raised of it, `OutcomeUnknown` for any other exception and for a result of a wrong type
         (`PluginError` for describe and owns), `Unsupported` for a hook that is not implemented, and `Unavailable`, at
-        `start`, if a secret of the options cannot be read.
+        `start`, if a secret that the options need cannot be read.
         """
         hook = request.hook
         if hook == "start":
             for option, secret in self.secrets.items():
                 try:
-                    secret.reveal()
+                    _ = secret.needed and secret.reveal()
                 except Unavailable as error:
                     raise Unavailable(f"{option}: {error}") from None
         if not self.supports(hook) and hook not in NOT_IMPLEMENTED:

@@ -202,7 +202,7 @@ _KINDS: Final[Mapping[ParameterKind, tuple[str, Callable[[object], Any]]]] = {
     ),
     ParameterKind.SECRETS: (
         "a comma-separated list of places of secrets, each as secret:NAMESPACE/NAME/KEY",
-        lambda raw: tuple(Secret(each) for each in _strings(raw)),
+        lambda raw: tuple(Secret(each, needed=False) for each in _strings(raw)),
     ),
 }
 """Kind -> what its values are, for people, and what reads one. Readers raise TypeError or ValueError."""

@@ -176,6 +176,7 @@ class DriverRegistry:
             states[name] = self._status_of_pending(pending)
         for name, entry in self._entries.items():
             driver, hung = entry.driver, self.calls.hung(name)
+            waiting = (f"{o}: {each.lacking}" for o, each in driver.secrets.items() if each.lacking and not each.needed)
             threads = f"all {self.calls.limits(name).concurrency} hooks that may run at once hang"
             states[name] = DriverStatus(
                 name=name,
@@ -184,7 +185,7 @@ class DriverRegistry:
                 state=entry.state,
                 healthy=entry.state is DriverState.READY and not entry.error and not hung,
                 hung=hung,
-                error="; ".join(filter(None, (entry.error, threads if hung else ""))),
+                error="; ".join(filter(None, (entry.error, *waiting, threads if hung else ""))),
                 hooks=tuple(sorted(driver.view.hooks)),
             )
         return tuple(states[name] for name in sorted(states))
@@ -348,31 +349,48 @@ class DriverRegistry:
 
 
 async def refresh_secrets(client: Client | None, named: Mapping[str, Secret]) -> None:
-    """Set the present values of the Kubernetes Secrets in `named` (option -> secret). Reads each object once.
+    """Set the present values of all Kubernetes Secrets in `named` (option -> secret). Reads each object once.
 
-    Raises Unavailable or PermissionDenied naming option and Secret; the earlier value is then kept. Without a client
-    only secrets in the environment and in files can be revealed.
+    What cannot be read keeps its earlier value. Raises Unavailable or PermissionDenied naming option and Secret for the
+    first of these that is needed. Without a client only secrets in the environment and in files can be revealed.
     """
-    read: dict[str, Mapping[str, str]] = {}
+    read: dict[str, Mapping[str, str] | ApiError] = {}
+    failure: BackendError | None = None
     for option, secret in named.items():
         if secret.place is not SecretPlace.KUBERNETES or client is None:
             continue
-        where, key = secret.where, secret.key
-        if where not in read:
+        if secret.where not in read:
             try:
-                read[where] = (await client.get(SECRETS, where)).data or {}
-            except ApiNotFound:
-                raise Unavailable(f"{option}: Secret {where} does not exist; create it with the key {key}") from None
+                read[secret.where] = (await client.get(SECRETS, secret.where)).data or {}
             except ApiError as error:
-                if error.status != HTTPStatus.FORBIDDEN:
-                    raise Unavailable(f"{option}: Secret {where} cannot be read: {error}") from None
-                how = "`volplane manifests --config` prints the Role that allows it"
-                raise PermissionDenied(f"{option}: Secret {where} may not be read; {how}") from None
-        if key not in (*read[where], "*"):
-            keys = ", ".join(sorted(read[where])) or "none"
-            raise Unavailable(f"{option}: Secret {where} has no key {key}; its keys: {keys}")
+                read[secret.where] = error
         try:
-            texts = {k: base64.b64decode(v, validate=True).decode() for k, v in read[where].items() if key in (k, "*")}
-            secret.give(json.dumps(texts) if key == "*" else texts[key])
-        except (binascii.Error, UnicodeDecodeError):
-            raise Unavailable(f"{option}: key {key} of Secret {where} is no UTF-8 text") from None
+            secret.give(_text_of(secret, read[secret.where]))
+        except (Unavailable, PermissionDenied) as error:
+            if secret.needed:
+                failure = failure or type(error)(f"{option}: {error}")
+            elif secret.lacking != str(error):
+                log.warning("%s: %s; what needs it waits", option, error)
+            secret.lacking = str(error)
+    if failure is not None:
+        raise failure
+
+
+def _text_of(secret: Secret, data: Mapping[str, str] | ApiError) -> str:
+    """Return the value of the secret in its object's data. Raises Unavailable or PermissionDenied."""
+    where, key = secret.where, secret.key
+    if isinstance(data, ApiNotFound):
+        what = "its keys" if key == "*" else f"the key {key}"
+        raise Unavailable(f"Secret {where} does not exist; create it with {what}")
+    if isinstance(data, ApiError):
+        if data.status != HTTPStatus.FORBIDDEN:
+            raise Unavailable(f"Secret {where} cannot be read: {data}")
+        how = "`volplane manifests --config` prints the Role that allows it"
+        raise PermissionDenied(f"Secret {where} may not be read; {how}")
+    if key not in (*data, "*"):
+        raise Unavailable(f"Secret {where} has no key {key}; its keys: {', '.join(sorted(data)) or 'none'}")
+    try:
+        texts = {k: base64.b64decode(v, validate=True).decode() for k, v in data.items() if key in (k, "*")}
+    except (binascii.Error, UnicodeDecodeError):
+        raise Unavailable(f"key {key} of Secret {where} is no UTF-8 text") from None
+    return json.dumps(texts) if key == "*" else texts[key]

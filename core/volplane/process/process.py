@@ -160,9 +160,10 @@ class ControllerProcess:
         return [*reasons, why] if (why := term.no_driver_works()) else reasons
 
     def details(self) -> Sequence[str]:
-        """More lines of /readyz: every driver that is not healthy, kinds that are not served, and why."""
+        """More lines of /readyz: every driver that has a problem, kinds that are not served, and why."""
         missing = self.plane.unread(required=False) if self.plane is not None else ()
-        return [*missing, *(problem(each) for each in self.driver_status() if not each.healthy and not each.hung)]
+        wrong = (each for each in self.driver_status() if not each.hung and (each.error or not each.healthy))
+        return [*missing, *map(problem, wrong)]
 
     def driver_status(self) -> tuple[DriverStatus, ...]:
         """Every driver; only the broken ones while another process leads."""

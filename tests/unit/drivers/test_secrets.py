@@ -377,6 +377,64 @@ def test_a_key_that_is_missing_is_named_with_those_that_are_there() -> None:
         refreshed(ApiOfSecrets(ns__filer={"user": "u", "password": PASSWORD}), a="secret:ns/filer/pass")
 
 
+def test_a_secret_that_is_missing_keeps_no_other_one_from_its_new_value() -> None:
+    api = ApiOfSecrets(ns__filer={"password": PASSWORD})
+    gone, there = Secret("secret:ns/gone/key"), Secret("secret:ns/filer/password")
+
+    async def main() -> None:
+        with pytest.raises(Unavailable, match=r"^option a: Secret ns/gone does not exist; create it with the key key$"):
+            await refresh_secrets(api, {"option a": gone, "option b": there})  # type: ignore[arg-type]
+
+    run(main())
+    assert there.reveal() == PASSWORD
+
+
+class Accounts(Filer):
+    """Logs in by one of several Secrets: that whose name the class gives."""
+
+    options_schema = ParameterSchema(
+        parameters=(Parameter(name="accounts", doc="Which.", kind=ParameterKind.SECRETS, default=()),)
+    )
+
+    def __init__(self, options: Any) -> None:
+        super().__init__({"password": Secret(f"env:{VARIABLE}")})
+        self.accounts: tuple[Secret, ...] = options["accounts"]
+
+
+@pytest.mark.parametrize("as_list", [False, True], ids=["comma-separated", "a list"])
+async def test_a_driver_starts_without_one_of_several_secrets_tells_it_and_takes_it_in(kit: Any, as_list: bool) -> None:
+    api = ApiOfSecrets(ns__two={"key": "first-of-two"})
+    listed = ["secret:ns/one/*", "secret:ns/two/*"]
+    made: list[Accounts] = []
+
+    class Kept(Accounts):
+        def __init__(self, options: Any) -> None:
+            super().__init__(options)
+            made.append(self)
+
+    driver = build_driver(NAME, kit.backend(Kept), {"accounts": listed if as_list else ", ".join(listed)})
+    loaded = LoadedDrivers(drivers=(driver,))
+    drivers = DriverRegistry(loaded, HookCalls(loaded, InlineExecutor()), client=api)  # type: ignore[arg-type]
+    await start_all(drivers)
+    missing = "Secret ns/one does not exist; create it with its keys"
+    [status] = drivers.status()
+    assert (status.state, status.healthy) == (DriverState.READY, True)
+    assert status.error == f"option accounts (secret:ns/one/*): {missing}"
+    one, two = made[0].accounts
+    assert two.reveal() == '{"key": "first-of-two"}'
+    with pytest.raises(Unavailable, match=missing):
+        one.reveal()
+
+    api.data["ns/two"] = {"key": "second-of-two"}
+    assert await drivers.probe(NAME) == ""
+    assert two.reveal() == '{"key": "second-of-two"}'
+
+    api.data["ns/one"] = {"key": "late"}
+    assert await drivers.probe(NAME) == ""
+    assert one.reveal() == '{"key": "late"}'
+    assert [each.error for each in drivers.status()] == [""]
+
+
 async def test_a_driver_waits_for_its_secret_follows_its_rotation_and_outlives_its_loss(kit: Any) -> None:
     api = ApiOfSecrets()
     driver = build_driver(NAME, kit.backend(Filer), {"password": "secret:ns/filer/password"})
