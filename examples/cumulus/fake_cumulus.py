@@ -1,4 +1,4 @@
-"""The fake of Cumulus: its disks, machines and snapshots, and their REST API."""
+"""The fake of Cumulus: its disks and machines, and their REST API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class FakeCumulus(FakeCloud):
         """machines: name -> zone."""
         super().__init__(clock=clock)
         self.disks: dict[str, Json] = {}
-        self.snapshots: dict[str, Json] = {}
         self.machines = dict(machines or {})
         self.full: set[str] = set()
 
@@ -97,16 +96,14 @@ class FakeCumulus(FakeCloud):
         return {"disks": page, "next": following}
 
     def _post_disks(self, params: Json) -> Json:
-        name, source = params["name"], self.snapshots.get(params.get("snapshot", ""))
+        name = params["name"]
         if name in self.disks:
             raise CloudFailure("Exists", f"there is a disk {name}", 409)
         if params["zone"] in self.full:
             raise CloudFailure("ZoneFull", f"zone {params['zone']} is full", 503)
-        if "snapshot" in params and source is None:
-            raise CloudFailure("NoSnapshot", f"there is no snapshot {params['snapshot']}", 404)
-        if params["zone"] not in ZONES or not (source["gib"] if source else 1) <= params["gib"] <= 16_384:
+        if params["zone"] not in ZONES or not 1 <= params["gib"] <= 16_384:
             raise CloudFailure("BadValue", "no such zone, or the disk is too small or too large")
-        disk = {"iops": 3_000, **params, "state": "making", "machines": {}}
+        disk = {**params, "state": "making", "machines": {}}
         self.disks[name] = disk
         self._later(2.0, lambda: disk.update(state="ready"))
         return disk
@@ -115,7 +112,7 @@ class FakeCumulus(FakeCloud):
         disk = self._disk(params)
         if params.get("gib", disk["gib"]) < disk["gib"]:
             raise CloudFailure("BadValue", "disks do not shrink")
-        disk.update({key: value for key, value in params.items() if key in ("gib", "iops", "labels")})
+        disk.update({key: value for key, value in params.items() if key in ("gib", "labels")})
         return disk
 
     def _delete_disks(self, params: Json) -> Json:
@@ -141,26 +138,4 @@ class FakeCumulus(FakeCloud):
         if params["machine"] in disk["machines"]:
             disk["machines"][params["machine"]] = "detaching"
             self._later(1.0, lambda: disk["machines"].pop(params["machine"], None))
-        return {}
-
-    def _get_snapshots(self, params: Json) -> Json:
-        if "label" in params:
-            chosen = [each for each in self.snapshots.values() if params["label"] in each["labels"]]
-            page, following = page_of(chosen, lambda each: str(each["name"]), size=4, token=params.get("after"))
-            return {"snapshots": page, "next": following}
-        if params["id"] not in self.snapshots:
-            raise CloudFailure("NoSnapshot", f"there is no snapshot {params['id']}", 404)
-        return self.snapshots[params["id"]]
-
-    def _post_snapshots(self, params: Json) -> Json:
-        if params["name"] in self.snapshots:
-            raise CloudFailure("Exists", f"there is a snapshot {params['name']}", 409)
-        disk = self._disk({"id": params["disk"]})
-        made = self.snapshots[params["name"]] = {**params, "gib": disk["gib"], "state": "making"}
-        self._later(2.0, lambda: made.update(state="ready"))
-        return made
-
-    def _delete_snapshots(self, params: Json) -> Json:
-        self._get_snapshots(params)
-        del self.snapshots[params["id"]]
         return {}

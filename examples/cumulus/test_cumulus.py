@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from fake_cumulus import ZONES, FakeCumulus
+from fake_cumulus_snapshots import FakeCumulusWithSnapshots
 from volplane_cumulus import MACHINE, CumulusBackend
+from volplane_cumulus_snapshots import CumulusWithSnapshots
 
 from volplane import (
     ClaimIdentity,
@@ -38,12 +40,18 @@ class TestCumulus(BackendConformance):
         return subject()
 
 
-def subject() -> Subject:
+class TestCumulusWithSnapshots(BackendConformance):
+    @pytest.fixture
+    def backend(self) -> Subject:
+        return subject(CumulusWithSnapshots, FakeCumulusWithSnapshots)
+
+
+def subject(kind: type[CumulusBackend] = CumulusBackend, faked: type[FakeCumulus] = FakeCumulus) -> Subject:
     clock = SteppedClock()
-    fake = FakeCumulus(clock=clock, machines=dict.fromkeys(("m-1", "m-2"), ZONES[0]))
+    fake = faked(clock=clock, machines=dict.fromkeys(("m-1", "m-2"), ZONES[0]))
 
     def factory(options: Any) -> CumulusBackend:
-        return CumulusBackend(options, send=fake.send, clock=clock)
+        return kind(options, send=fake.send, clock=clock)
 
     factory.options_schema = CumulusBackend.options_schema
     return Subject(
@@ -51,7 +59,6 @@ def subject() -> Subject:
         {"region": "sky", "attach": True},
         driver_name=CumulusBackend.default_driver_name,
         other_parameters={"kind": "hdd"},
-        mutable_parameters={"iops": "5000"},
         segments=tuple({"topology.cumulus.example.com/zone": zone} for zone in ZONES),
         nodes=tuple(NodeIdentity(name=f"node-{each[-1]}", instance_id=MACHINE + each) for each in fake.machines),
         static_source=VolumeSource(
@@ -61,7 +68,7 @@ def subject() -> Subject:
         advance=clock.advance,
         inspect=fake.picture,
         outage=fake.outage,
-        storage_modules=("fake_cumulus", "volplane_testing.cloud"),
+        storage_modules=("fake_cumulus", "fake_cumulus_snapshots", "volplane_testing.cloud"),
         crash_points=3,
     )
 

@@ -17,24 +17,19 @@ import volplane
 from volplane import Param, cloud, hookimpl, read_parameters
 from volplane.cloud import GIB, LABELS, NO_ANSWER, CloudError, ErrorRow, HookCall, RetryLater
 
-CSI_DRIVER = "disks.cumulus.example.com"
 MACHINE = "cumulus:///"
 """Beginning of `spec.providerID` of nodes; the name of the machine follows."""
-ERRORS = cloud.ErrorTable(
-    [
-        ErrorRow(
-            codes=("TooMany",), error=volplane.Throttled, doubt=False, retry_after=1.0, advice="it is tried again"
-        ),
-        ErrorRow(codes=("NoDisk", "NoMachine", "NoSnapshot"), error=volplane.NotFound),
-        ErrorRow(codes=("Exists",), error=volplane.Unavailable, doubt=True, retry_after=1.0, advice="it is looked at"),
-        ErrorRow(codes=("Busy",), error=volplane.Unavailable, doubt=False, retry_after=1.0, advice="it is tried again"),
-        ErrorRow(
-            codes=("ZoneFull",), error=volplane.ResourceExhausted, reschedule=True, advice="another zone may have room"
-        ),
-        ErrorRow(codes=("BadValue",), error=volplane.InvalidArgument),
-        ErrorRow(codes=("InUse",), error=volplane.VolumeInUse, doubt=False),
-        ErrorRow(codes=(NO_ANSWER,), error=volplane.Unavailable, advice="volplane looks before it goes on"),
-    ]
+ERRORS = (
+    ErrorRow(codes=("TooMany",), error=volplane.Throttled, doubt=False, retry_after=1.0, advice="it is tried again"),
+    ErrorRow(codes=("NoDisk", "NoMachine"), error=volplane.NotFound),
+    ErrorRow(codes=("Exists",), error=volplane.Unavailable, doubt=True, retry_after=1.0, advice="it is looked at"),
+    ErrorRow(codes=("Busy",), error=volplane.Unavailable, doubt=False, retry_after=1.0, advice="it is tried again"),
+    ErrorRow(
+        codes=("ZoneFull",), error=volplane.ResourceExhausted, reschedule=True, advice="another zone may have room"
+    ),
+    ErrorRow(codes=("BadValue",), error=volplane.InvalidArgument),
+    ErrorRow(codes=("InUse",), error=volplane.VolumeInUse, doubt=False),
+    ErrorRow(codes=(NO_ANSWER,), error=volplane.Unavailable, advice="volplane looks before it goes on"),
 )
 
 Json = dict[str, Any]
@@ -46,7 +41,7 @@ Send = Callable[[str, str, bytes], tuple[int, bytes]]
 class Settings(cloud.DiskOptions):
     """The options of a driver."""
 
-    csi_driver_name: Annotated[str, Param("The driver whose node plugin mounts the disks.")] = CSI_DRIVER
+    csi_driver_name: cloud.CsiDriverName = "disks.cumulus.example.com"
     zone_label: Annotated[str, Param("Node label that holds the zone.")] = "topology.cumulus.example.com/zone"
     mutations_per_second: Annotated[int, Param("Changes a second.", minimum=1, maximum=1_000)] = 10
     mutation_burst: Annotated[int, Param("How many at once after a pause.", minimum=1, maximum=10_000)] = 20
@@ -54,10 +49,9 @@ class Settings(cloud.DiskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassParameters:
-    """The parameters of a StorageClass. `iops` may come from a VolumeAttributesClass, too."""
+    """The parameters of a StorageClass."""
 
     kind: Annotated[str, Param("Kind of disk.", choices=("hdd", "ssd"))] = "ssd"
-    iops: Annotated[int | None, Param("Operations a second.", minimum=100, maximum=100_000)] = None
     fs_type: Annotated[str, Param("File system.", name="fsType", choices=("ext4", "xfs"))] = "ext4"
 
 
@@ -66,16 +60,6 @@ NAME = re.compile(r"[a-z0-9_-]{1,63}")
 
 def disk_name(owner: Any) -> str:
     return cloud.label_text(f"{owner.volume_name}-{owner.generation}")
-
-
-def attributes_of(parameters: Mapping[str, str]) -> dict[str, int]:
-    """Return the fields that a VolumeAttributesClass sets."""
-    for key, text in parameters.items():
-        if key != "iops" or not (text.isascii() and text.isdigit() and 100 <= int(text[:9]) <= 100_000):
-            raise volplane.InvalidArgument(
-                f"parameter {key} is {text!r}; what can be changed is iops, from 100 to 100000"
-            )
-    return {key: int(text) for key, text in parameters.items()}
 
 
 class Cumulus:
@@ -112,14 +96,13 @@ class Cumulus:
 
     def change(self, call: HookCall, name: str, method: str, path: str, /, **body: Any) -> NoReturn:
         """Change a disk. Raises RetryLater for the next look at it, and CloudError."""
-        given = {key: value for key, value in body.items() if value is not None}
         refusal = {"TooMany": cloud.Refusal(), "Busy": cloud.Refusal(of_resource=True)}
         try:
             self._limits.make(
                 method,
                 name,
                 call,
-                lambda: self.call(method, path, given),
+                lambda: self.call(method, path, body),
                 refusal=lambda error: refusal.get(error.code),
             )
         except CloudError as error:
@@ -139,37 +122,32 @@ class Disks:
     # --- making and deleting
 
     def provision(self, request: volplane.ProvisionRequest, call: HookCall, region: tuple[str, ...]) -> volplane.Asset:
-        if {volplane.AccessMode.READ_WRITE_MANY, volplane.AccessMode.READ_ONLY_MANY} & set(
-            request.access_modes
-        ) or request.source_volume:
-            raise volplane.Unsupported(
-                "a disk of Cumulus is attached to one machine, and made from nothing or a snapshot"
-            )
-        plain, mutable = read_parameters(ClassParameters, request.parameters), attributes_of(request.mutable_parameters)
-        wanted = replace(plain, iops=mutable.get("iops", plain.iops))
-        gib, zones = (
-            cloud.size_in_gib(request.capacity_bytes),
-            cloud.zones_for(request, self._settings.zone_label, region),
-        )
+        if {volplane.AccessMode.READ_WRITE_MANY, volplane.AccessMode.READ_ONLY_MANY} & set(request.access_modes):
+            raise volplane.Unsupported("a disk of Cumulus is attached to one machine")
+        wanted = read_parameters(ClassParameters, request.parameters)
+        gib = cloud.size_in_gib(request.capacity_bytes)
+        zones = cloud.zones_for(request, self._settings.zone_label, region)
         if gib > CumulusBackend.largest_gib or (request.limit_bytes is not None and gib * GIB > request.limit_bytes):
             raise volplane.OutOfRange(f"{gib} GiB: more than a disk has, or than the limit of the demand")
-        # Attributes are no part of the demand: another class may be named before the volume exists.
-        demand = hashlib.sha256(repr((gib, plain, request.source_snapshot)).encode()).hexdigest()[:16]
+        demand = hashlib.sha256(repr((gib, wanted, request.source_snapshot)).encode()).hexdigest()[:16]
         name = disk_name(request.owner)
         disk = self._cumulus.disks.current(name)
         if disk is None:
-            if request.source_snapshot is not None:
-                source = self._snapshot(request.source_snapshot)
-                found = None if source is None else self.seen(source, request.context)
-                cloud.refuse_unusable(found, request.source_snapshot, gib)
+            source = self.source(request, gib)
             labels = {**LABELS.of(request.owner), LABELS.demand: demand, **LABELS.of_term(request.context)}
-            body = {"name": name, "zone": zones[0], "gib": gib, "kind": wanted.kind, "iops": wanted.iops}
-            self._cumulus.change(call, name, "POST", "/disks", **body, labels=labels, snapshot=request.source_snapshot)
+            body = {"name": name, "zone": zones[0], "gib": gib, "kind": wanted.kind, "labels": labels}
+            self._cumulus.change(call, name, "POST", "/disks", **body, **source)
         LABELS.refuse_foreign(name, disk["labels"], request.owner)
         if LABELS.recorded_demand(disk["labels"]) != demand or disk["zone"] not in zones:
             raise volplane.AlreadyExists(f"{name} was made for {request.name} by another demand: {disk}")
         self._require_ready(disk)
         return self.asset(disk, request.volume_mode, wanted.fs_type, request.context.driver)
+
+    def source(self, request: volplane.ProvisionRequest, _gib: int) -> Json:
+        """Return what the disk is made from, for the call that makes it."""
+        if request.source_snapshot or request.source_volume:
+            raise volplane.Unsupported("a disk of Cumulus is made from nothing")
+        return {}
 
     @property
     def _settings(self) -> Settings:
@@ -214,10 +192,6 @@ class Disks:
         self._require_ready(disk)
         return self._cumulus.change(call, name, "DELETE", f"/disks/{name}")
 
-    def scrub(self, request: volplane.RecycleRequest) -> volplane.PodScrub:
-        disk = self._existing(request.volume)
-        return cloud.pod_scrub(request, disk["name"], [self._nodes(each) for each in disk["machines"]], "InUse")
-
     # --- changes
 
     def expand(self, request: volplane.ExpandRequest, call: HookCall) -> volplane.Asset:
@@ -229,13 +203,6 @@ class Disks:
             self._patch(call, disk, gib=gib)
         fs_type = str(request.volume.source.fields.get("fsType", ""))
         return self.asset(disk, request.volume.volume_mode, fs_type, request.context.driver)
-
-    def modify(self, request: volplane.ModifyRequest, call: HookCall) -> volplane.Done:
-        wanted, disk = attributes_of(request.parameters), self._existing(request.volume)
-        if any(disk[key] != value for key, value in wanted.items()):
-            self._require_turn(disk, call)
-            self._patch(call, disk, **wanted)
-        return volplane.Done()
 
     # --- attachments
 
@@ -260,7 +227,8 @@ class Disks:
 
     def detach(self, request: volplane.DetachRequest, call: HookCall) -> volplane.Done:
         name = request.volume.handle
-        disk, machine = self._cumulus.disks.current(name), machine_of(request.node)
+        # Other machines write to the disk once this is Done: a state that was read before is no proof.
+        disk, machine = self._cumulus.disks.fetch_now(name).value, machine_of(request.node)
         if disk is not None and machine is None:  # The Node object is gone.
             machine = next((each for each in disk["machines"] if self._nodes(each) == request.node.name), None)
         if disk is None or machine not in disk["machines"]:
@@ -269,62 +237,6 @@ class Disks:
         if disk["machines"][machine] == "detaching":
             raise RetryLater(self._cumulus.disks.next_poll(name, after=0.5))
         return self._cumulus.change(call, name, "POST", f"/disks/{name}/detach", machine=machine)
-
-    # --- snapshots
-
-    def create_snapshot(self, request: volplane.SnapshotRequest, call: HookCall) -> volplane.Snapshot:
-        name = cloud.label_text(request.name)
-        found = self._snapshot(name)
-        if found is None:
-            disk = self._existing(request.volume)
-            labels = {**LABELS.of_snapshot(request.owner), **LABELS.of_term(request.context)}
-            self._cumulus.change(call, name, "POST", "/snapshots", name=name, disk=disk["name"], labels=labels)
-        made = self.seen(found, request.context)
-        belongs = LABELS.snapshot_belongs(found["labels"], request.owner)
-        cloud.refuse_other_snapshot(made, request, request.volume.handle, belongs=belongs)
-        return made
-
-    def _snapshot(self, name: str) -> Json | None:
-        try:
-            return self._cumulus.call("GET", f"/snapshots/{cloud.label_text(name)}")
-        except CloudError as error:
-            if error.code != "NoSnapshot":
-                raise
-            return None
-
-    @staticmethod
-    def seen(found: Json, context: volplane.Context) -> volplane.Snapshot:
-        return volplane.Snapshot(
-            handle=found["name"],
-            size_bytes=found["gib"] * GIB,
-            ready=found["state"] == "ready",
-            source=found["disk"],
-            owner=LABELS.snapshot_owner(found["labels"], context.cluster_id),
-            name=found["name"],
-            state="" if found["state"] == "ready" else found["state"],
-            retry_after=1.0,
-        )
-
-    def find_snapshot(
-        self, request: volplane.FindSnapshotRequest, _call: HookCall
-    ) -> volplane.Snapshot | volplane.Absent:
-        found = self._snapshot(request.handle or request.name)
-        if found is None:
-            return volplane.Absent()
-        made = self.seen(found, request.context)
-        return made if request.handle or request.owner in (None, made.owner) else volplane.Absent()
-
-    def list_snapshots(self, request: volplane.ListSnapshotsRequest) -> volplane.SnapshotPage:
-        page = self._cumulus.call("GET", "/snapshots", label=LABELS.snapshot, after=request.page)
-        made = tuple(self.seen(each, request.context) for each in page["snapshots"])
-        return volplane.SnapshotPage(snapshots=made, next_page=page["next"])
-
-    def delete_snapshot(self, request: volplane.DeleteSnapshotRequest, call: HookCall) -> volplane.Done:
-        found = self._snapshot(request.handle)
-        if found is None:
-            return volplane.Done()
-        LABELS.refuse_foreign_snapshot(request.handle, found["labels"], request)
-        return self._cumulus.change(call, found["name"], "DELETE", f"/snapshots/{found['name']}")
 
     # --- owners
 
@@ -393,6 +305,8 @@ class CumulusBackend(cloud.DiskBackend):
     class_parameters: ClassVar[volplane.ParameterSchema] = volplane.ParameterSchema.of(ClassParameters)
     settle_seconds: ClassVar[float] = 30.0
     largest_gib: ClassVar[int] = 16_384
+    operations: ClassVar[type[Disks]] = Disks
+    errors: ClassVar[cloud.ErrorTable] = cloud.ErrorTable(ERRORS)
 
     def __init__(
         self, options: Mapping[str, Any], *, send: Send | None = None, clock: Callable[[], float] = time.monotonic
@@ -400,12 +314,12 @@ class CumulusBackend(cloud.DiskBackend):
         settings = read_parameters(Settings, options)
         nodes = cloud.NodeNames(machine_of)
         cumulus = self._cumulus = Cumulus(settings, send, clock)
-        disks = self._disks = Disks(cumulus, nodes)
+        disks = self._disks = self.operations(cumulus, nodes)
         super().__init__(
             options,
             settings=settings,
             connect=lambda _settings: cloud.DiskAccount(
-                cloud.DiskOperations.of(disks, error=ERRORS.translated, close=lambda: None),
+                cloud.DiskOperations.of(disks, error=self.errors.translated, close=lambda: None),
                 cloud.Zones(disks.read_zones, wanted=settings.zones, up=("up",), assets="disks", clock=clock),
             ),
             nodes=nodes,

@@ -24,7 +24,7 @@ NOT_MODULES = re.compile(
     r"volplane\.(dev|kubeconfig|yaml)\b"  # names of objects in Kubernetes, files
     r"|volplane\.backend$"  # a logger
     r"|volplane\.(backends|extensions|commands|fakes)$"  # groups of entry points
-    r"|volplane_(folders|loopfiles|shelf|cumulus)\b"  # written by the reader
+    r"|volplane_(folders|loopfiles|shelf|cumulus(_snapshots)?)\b"  # written by the reader
 )
 
 everywhere = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))

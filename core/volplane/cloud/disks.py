@@ -189,35 +189,40 @@ class NodeNames:
         return self._names.get(machine) or machine
 
 
+def _not_there(*_arguments: Any) -> Any:
+    raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskOperations:
     """The calls of a cloud that the hooks of a `DiskBackend` make.
 
     Each is called until it returns something else than InProgress. It raises `RetryLater`, `CloudError` and the errors
-    of the contract.
+    of the contract. A backend has no hooks for those of `scrub`, `expand`, `modify`, `attach`, `detach` and of
+    snapshots that are not given.
     """
 
     provision: Callable[[ProvisionRequest, HookCall, tuple[str, ...]], Asset | InProgress]
     """Make the disk. The third argument: zones for disks for which neither a node nor the class names one."""
     delete: Callable[[DeleteRequest, HookCall], Done | InProgress]
     """Delete the disk, and wait until it is gone."""
-    scrub: Callable[[RecycleRequest], PodScrub]
+    scrub: Callable[[RecycleRequest], PodScrub] = _not_there
     """Check that a pod may erase the disk: `pod_scrub`."""
-    expand: Callable[[ExpandRequest, HookCall], Asset]
+    expand: Callable[[ExpandRequest, HookCall], Asset] = _not_there
     """Grow the disk."""
-    modify: Callable[[ModifyRequest, HookCall], Done]
+    modify: Callable[[ModifyRequest, HookCall], Done] = _not_there
     """Change its performance."""
-    attach: Callable[[AttachRequest, HookCall], Attachment]
+    attach: Callable[[AttachRequest, HookCall], Attachment] = _not_there
     """Attach the disk to the machine of a node."""
-    detach: Callable[[DetachRequest, HookCall], Done]
+    detach: Callable[[DetachRequest, HookCall], Done] = _not_there
     """Detach it."""
-    create_snapshot: Callable[[SnapshotRequest, HookCall], Snapshot | InProgress]
+    create_snapshot: Callable[[SnapshotRequest, HookCall], Snapshot | InProgress] = _not_there
     """Make a snapshot; return it when its moment has passed, ready or not."""
-    delete_snapshot: Callable[[DeleteSnapshotRequest, HookCall], Done]
+    delete_snapshot: Callable[[DeleteSnapshotRequest, HookCall], Done] = _not_there
     """Delete a snapshot with these marks: `Marks.refuse_foreign_snapshot`."""
-    find_snapshot: Callable[[FindSnapshotRequest, HookCall], Snapshot | Absent]
+    find_snapshot: Callable[[FindSnapshotRequest, HookCall], Snapshot | Absent] = _not_there
     """Look at a snapshot, and take its next step. It raises no RetryLater: `StatePoller.observe`."""
-    list_snapshots: Callable[[ListSnapshotsRequest], SnapshotPage]
+    list_snapshots: Callable[[ListSnapshotsRequest], SnapshotPage] = _not_there
     """Return one page of the snapshots with marks, of any cluster."""
     list_page: Callable[[ListRequest], AssetPage]
     """Return one page of the disks with marks, of any cluster."""
@@ -311,6 +316,10 @@ class DiskBackend(BackendSpec):
         self._others = settings.of_classes
         self._names = ("", *sorted(self._others))
         self._connected = {"": connect(settings)}
+        for each in fields(DiskOperations):
+            if getattr(self._connected[""].operations, each.name) is _not_there:
+                # An attribute of the instance that is no hook hides the one of the class.
+                setattr(self, "recycle" if each.name == "scrub" else each.name, None)
         self._connecting = threading.Lock()
         self._listed: BoundedCache[str, int] = BoundedCache(_MOST_LISTED)
         """By handle of a listed disk or snapshot: the first account that shows it."""
@@ -403,7 +412,7 @@ class DiskBackend(BackendSpec):
             volume_modes=frozenset(VolumeMode),
             csi_driver_name=self._settings.csi_driver_name,
             attach_required=self._settings.attach,
-            node_expansion_required=True,
+            node_expansion_required=self.account().operations.expand is not _not_there,
             supports_mount_options=True,
             settle_seconds=self.settle_seconds,
             minimum_bytes=GIB,

@@ -32,7 +32,7 @@ RENAMED = (
     ("Disks of Cumulus.", "Disks of a cloud."),
     ("The fake of Cumulus: its disks", "The fake cloud: its disks"),
     ("cumulus = self._cumulus = Cumulus(", "calls = self._calls = Calls("),
-    ("Disks(cumulus, nodes)", "Disks(calls, nodes)"),
+    ("self.operations(cumulus, nodes)", "self.operations(calls, nodes)"),
     ("cumulus: Cumulus, nodes", "calls: Calls, nodes"),
     ("self._cumulus, self._nodes, self._fences = cumulus,", "self._calls, self._nodes, self._fences = calls,"),
     ("_cumulus.", "_calls."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, ClassVar
 
 import pytest
@@ -82,6 +82,7 @@ from volplane.cloud import (
     size_in_gib,
     zones_for,
 )
+from volplane.drivers import contract
 
 LABEL = "topology.kubernetes.io/zone"
 CONTEXT = Context(driver="toy.example.com", cluster_id="here", timeout=10.0)
@@ -112,6 +113,33 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_backend_has_no_hooks_for_operations_that_it_does_not_give() -> None:
+    whole = Toy({"region": "r"})
+    assert {"recycle", "modify", "create_snapshot"} <= hooks_of(whole)
+    given = {each.name: getattr(whole.account().operations, each.name) for each in fields(DiskOperations)}
+    for missing in ("scrub", "modify", "create_snapshot", "delete_snapshot", "find_snapshot", "list_snapshots"):
+        del given[missing]
+
+    class Plain(Toy):
+        def __init__(self, options: Any) -> None:
+            DiskBackend.__init__(
+                self,
+                options,
+                settings=OPTIONS,
+                connect=lambda _settings: whole.account()._replace(operations=DiskOperations(**given)),
+                nodes=whole.nodes,
+                clock=whole.clock,
+            )
+
+    plain = Plain({"region": "r"})
+    hidden = {"recycle", "modify", "create_snapshot", "delete_snapshot", "find_snapshot", "list_snapshots"}
+    assert hooks_of(plain) == hooks_of(whole) - hidden
+
+
+def hooks_of(backend: object) -> set[str]:
+    return {mark.hook for mark in contract.marks(backend)}
 
 
 class Toy(DiskBackend):

@@ -13,11 +13,18 @@ from types import ModuleType
 import pytest
 
 from volplane_testing import run_rules
+from volplane_testing.conformance.report import RuleStatus
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 PAGE = REPOSITORY / "docs" / "how-to" / "write-a-cloud-backend.md"
 EXAMPLE = REPOSITORY / "examples" / "cumulus"
-MODULES = ("fake_cumulus", "volplane_cumulus", "test_cumulus")
+MODULES = (
+    "fake_cumulus",
+    "volplane_cumulus",
+    "fake_cumulus_snapshots",
+    "volplane_cumulus_snapshots",
+    "test_cumulus",
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +57,13 @@ def test_every_block_of_the_page_stands_in_the_example() -> None:
 def test_the_example_keeps_every_rule(example: ModuleType) -> None:
     report = run_rules(example.subject)
     assert report.passed, report
+    assert "find-snapshot-answers-with-the-snapshot" not in report.named(RuleStatus.KEPT)
+
+
+def test_the_example_with_snapshots_keeps_every_rule(example: ModuleType) -> None:
+    report = run_rules(lambda: example.subject(example.CumulusWithSnapshots, example.FakeCumulusWithSnapshots))
+    assert report.passed, report
+    assert "find-snapshot-answers-with-the-snapshot" in report.named(RuleStatus.KEPT)
 
 
 def test_the_example_passes_its_own_tests(example: ModuleType) -> None:
