@@ -270,6 +270,7 @@ def test_a_secret_that_rotates_is_used_at_once_and_a_wrong_one_is_told_without_i
     served: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "volplane")
+    caplog.set_level(logging.INFO, "botocore")  # Some test before may have asked for more; `caplog` hides nothing.
     keys = secret("team/one", key_id="AKIAFIRST", access_key="first-hush-hush")
     region = served(class_secrets=(keys,), class_roles={ROLE: "outside", f"{ROLE}-2": ""})
     region.fake.behave(access_keys=frozenset({"AKIAFIRST"}), roles={ROLE: "outside", f"{ROLE}-2": "asked for"})
