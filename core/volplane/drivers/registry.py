@@ -270,7 +270,8 @@ class DriverRegistry:
         driver = entry.driver
         if self.calls.running(driver.name, "start"):
             return  # an earlier start hangs; backends are promised that no two run at once
-        request = StartRequest(context=self._context(entry), node_name=self.node_name)
+        context = Context(driver=driver.name, cluster_id=self.cluster_id)
+        request = StartRequest(context=context, node_name=self.node_name)
         # Objects that need the driver wait without a message for as long as this.
         grace = asyncio.get_running_loop().call_later(START_GRACE, self._start_is_slow, entry)
         try:
@@ -308,7 +309,7 @@ class DriverRegistry:
             return entry.error
         try:
             await refresh_secrets(self.client, entry.driver.secrets)
-            request = ProbeRequest(context=self._context(entry))
+            request = ProbeRequest(context=Context(driver=name, cluster_id=self.cluster_id))
             await self.calls.call(entry.driver.view, request, timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             if not entry.error:
@@ -329,13 +330,11 @@ class DriverRegistry:
 
     async def _stop(self, entry: _Entry) -> None:
         self._turn(entry, DriverState.STOPPED, "")
+        request = StopRequest(context=Context(driver=entry.driver.name, cluster_id=self.cluster_id))
         try:
-            await self.calls.call(entry.driver.view, StopRequest(context=self._context(entry)), timeout=PROBE_TIMEOUT)
+            await self.calls.call(entry.driver.view, request, timeout=PROBE_TIMEOUT)
         except (BackendError, PluginError) as error:
             log.warning("driver %s did not stop cleanly: %s", entry.driver.name, error)
-
-    def _context(self, entry: _Entry) -> Context:
-        return Context(driver=entry.driver.name, cluster_id=self.cluster_id)
 
     def _turn(self, entry: _Entry, state: DriverState, error: str) -> None:
         was, entry.state, entry.error = entry.state, state, error
@@ -382,11 +381,11 @@ def _text_of(secret: Secret, data: Mapping[str, str] | ApiError) -> str:
     if isinstance(data, ApiNotFound):
         what = "its keys" if key == "*" else f"the key {key}"
         raise Unavailable(f"Secret {where} does not exist; create it with {what}")
-    if isinstance(data, ApiError):
-        if data.status != HTTPStatus.FORBIDDEN:
-            raise Unavailable(f"Secret {where} cannot be read: {data}")
+    if isinstance(data, ApiError) and data.status == HTTPStatus.FORBIDDEN:
         how = "`volplane manifests --config` prints the Role that allows it"
         raise PermissionDenied(f"Secret {where} may not be read; {how}")
+    if isinstance(data, ApiError):
+        raise Unavailable(f"Secret {where} cannot be read: {data}")
     if key not in (*data, "*"):
         raise Unavailable(f"Secret {where} has no key {key}; its keys: {', '.join(sorted(data)) or 'none'}")
     try:
