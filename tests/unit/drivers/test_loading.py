@@ -131,15 +131,17 @@ def test_an_import_that_takes_long_leaves_its_driver_pending_and_the_others_are_
 
 @pytest.mark.usefixtures("last_is_made")
 def test_a_driver_that_is_made_late_stands_beside_the_others_then(kit: Any) -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def slow(options: Any) -> Any:
+        begun.set()
         release.wait(30)
         return kit.Memory(options)
 
     plugins = GivenPlugins([kit.backend(kit.Memory), kit.backend(slow, "slow")])
     loaded = load_drivers(Configuration(drivers=(settings("slow", "slow"), settings("good"))), plugins, grace=0.2)
     (pending,) = loaded.pending
+    assert begun.wait(30)
     assert pending.doing == "making the backend"
     release.set()
     pending.made.result(30)
