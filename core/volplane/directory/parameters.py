@@ -139,7 +139,7 @@ class KeptDirectoryParameters(DirectoryParameters):
         Param(
             "What becomes of a claim at whose exact path a directory is: `refuse`; `use`, the directory with all that "
             "is in it becomes the volume, if it is no other's: its owner, mode and quota stay. Needs `exactPath`, and "
-            "`${namespace}` as a directory of its own in `pathTemplate`.",
+            "${namespace} as a directory of its own in `pathTemplate`.",
             name="onExisting",
             choices=(REFUSE, USE),
         ),
