@@ -23,7 +23,7 @@ from volplane_nfs.nfs4.files import FULL, MISSING, NO_SPACE, create_link, direct
 from volplane_nfs.nfs4.operations import PUTFH, REMOVE, RENAME, SAVEFH, Reply
 from volplane_nfs.parameters import ClassParameters
 from volplane_nfs.share import Handles, Share
-from volplane_nfs.volumes import read_marker
+from volplane_nfs.volumes import add_marker, read_marker
 
 VOLUMES: Final = b"volumes"
 _AGAIN: Final = 0.2
@@ -50,11 +50,9 @@ def provision_backed(
         _require_source(share, handles, request, snapshot.name)
         _require_not_deleting(share, handles, wanted)
         marker = exports.prepare(share, handles, wanted)
-        (reply,) = share.client.pipeline([[PUTFH(handles.volumes), create_link(marker.file, marker.encode())]])
-        if reply.status == Status.EXIST:
+        if not add_marker(share, handles, marker):
             exports.release(share, handles, marker)
             raise Unavailable(f"{request.name} is made by another call", retry_after=_AGAIN)
-        values_of(reply)
     marker.refuse_other_demand(request, wanted.demand)
     _enter(share, handles, marker, snapshot.name)
     return marker

@@ -15,9 +15,7 @@ from volplane import ProvisionRequest, Unavailable
 from volplane_nfs.delete import retained_markers
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import VolumeMarker
-from volplane_nfs.nfs4 import Status, values_of
-from volplane_nfs.nfs4.files import create_link, walk
-from volplane_nfs.nfs4.operations import PUTFH
+from volplane_nfs.nfs4.files import walk
 from volplane_nfs.parameters import ClassParameters
 from volplane_nfs.provision import (
     finish_directory,
@@ -30,7 +28,7 @@ from volplane_nfs.provision import (
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.space import free_bytes
 from volplane_nfs.static_volumes import refuse_not_static
-from volplane_nfs.volumes import directory_attributes, overlap, read_marker, text
+from volplane_nfs.volumes import add_marker, directory_attributes, overlap, read_marker, text
 
 _AGAIN: Final = 0.2
 
@@ -67,7 +65,7 @@ def provision_exact(
                 refuse_too_large(share, request, free_bytes(share, handles))
             make_parents(share, handles, wanted)
             marker = exports.prepare(share, handles, wanted)
-            if not (_mark if marker.existing else make_volume)(share, handles, marker):
+            if not (add_marker if marker.existing else make_volume)(share, handles, marker):
                 exports.release(share, handles, marker)
                 raise Unavailable(f"{request.name} is made by another call", retry_after=_AGAIN)
     demand = {key: asked for key, asked in wanted.demand.items() if key != "mode" or parameters.mode is not None}
@@ -87,12 +85,3 @@ def _of_what_is_there(
         if overlap(left.components, wanted.components):
             wanted.refuse_other_namespace(left, text(share, wanted.components))
     return replace(wanted, existing=True)
-
-
-def _mark(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
-    """Make the marker of a volume whose directory is there; False if there is one."""
-    (reply,) = share.client.pipeline([[PUTFH(handles.volumes), create_link(marker.file, marker.encode())]])
-    if reply.status == Status.EXIST:
-        return False
-    values_of(reply)
-    return True

@@ -18,16 +18,15 @@ from volplane_nfs.delete import take_away
 from volplane_nfs.exact_paths import deciding
 from volplane_nfs.exports import Exports, NoExports
 from volplane_nfs.markers import SNAPSHOTS, VolumeMarker
-from volplane_nfs.nfs4 import Status, values_of
 from volplane_nfs.nfs4.attributes import MODE, OWNER, OWNER_GROUP
-from volplane_nfs.nfs4.files import ANONYMOUS, MISSING, Path, create_link, directory_handle, walk
+from volplane_nfs.nfs4.files import ANONYMOUS, MISSING, Path, directory_handle, walk
 from volplane_nfs.nfs4.operations import LOOKUP, PUTFH, RENAME, SAVEFH, SETATTR
 from volplane_nfs.parameters import ClassParameters
 from volplane_nfs.provision import make_parents, refuse_too_large, refuse_what_is_there
 from volplane_nfs.share import Handles, Share
 from volplane_nfs.snapshots import read_snapshot, snapshot_data
 from volplane_nfs.space import free_bytes, used_counts
-from volplane_nfs.volumes import directory_attributes, read_marker, text
+from volplane_nfs.volumes import add_marker, directory_attributes, read_marker, text
 
 _AGAIN: Final = 0.2
 
@@ -116,14 +115,12 @@ def provision_copy(
             (there,) = share.client.pipeline([walk(handles.root, wanted.components)])
             refuse_what_is_there(share, handles, wanted, there, exports)
             marker = exports.prepare(share, handles, wanted)
-            (reply,) = share.client.pipeline([[PUTFH(handles.volumes), create_link(marker.file, marker.encode())]])
-        if reply.status == Status.EXIST:
+            added = add_marker(share, handles, marker)
+        if not added:
             exports.release(share, handles, marker)
             marker = read_marker(share, handles.volumes, wanted.file)
             if marker is None:
                 raise Unavailable(f"{request.name} was made and deleted meanwhile", retry_after=_AGAIN)
-        else:
-            values_of(reply)
     marker.refuse_other_demand(request, demand)
     _place(share, handles, copies, marker)
     return marker

@@ -1,4 +1,4 @@
-"""What several hooks do with a volume: read and replace its marker, look at its directory, make its asset."""
+"""What several hooks do with a volume: read, add and replace its marker, look at its directory, make its asset."""
 
 from __future__ import annotations
 
@@ -89,6 +89,15 @@ def read_found(share: Share, handles: Handles, name: str, generation: int) -> Fo
         (reply,) = share.client.pipeline([second])
         return Found(marker, marker_in(reply))
     return Found(VolumeMarker.decode(reply.results[2].value), marker_in(reply))
+
+
+def add_marker(share: Share, handles: Handles, marker: VolumeMarker) -> bool:
+    """Put the marker of a volume where none is of its name; False if there is one. Raises NfsError."""
+    (reply,) = share.client.pipeline([[PUTFH(handles.volumes), create_link(marker.file, marker.encode())]])
+    if reply.status == Status.EXIST:
+        return False
+    values_of(reply)
+    return True
 
 
 def replace_marker(share: Share, handles: Handles, marker: VolumeMarker) -> None:
