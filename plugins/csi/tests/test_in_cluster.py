@@ -23,8 +23,9 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def driver_of(fake: FakeDriver) -> Any:
-    return {DRIVER: lambda: CsiBackend({"socket": "/csi/csi.sock"}, connect_to=InProcess(fake))}
+def driver_of(fake: FakeDriver, **options: Any) -> Any:
+    given = {"socket": "/csi/csi.sock", **options}
+    return {DRIVER: lambda: CsiBackend(given, connect_to=InProcess(fake))}
 
 
 async def wait(cluster: Cluster, condition: Callable[[], Any]) -> Any:
@@ -202,8 +203,7 @@ async def test_a_driver_does_not_start_beside_sidecars_that_hold_no_lease(
     pod: dict[str, Any], options: dict[str, str]
 ) -> None:
     fake = FakeDriver(Behaviour(), clock=now)
-    given = {"socket": "/csi/csi.sock", **options}
-    async with Cluster({DRIVER: lambda: CsiBackend(given, connect_to=InProcess(fake))}) as cluster:
+    async with Cluster(driver_of(fake, **options)) as cluster:
         cluster.api.create("pods", pod)
         await cluster.restart()
         await cluster.create_class("fast")
@@ -229,8 +229,7 @@ async def test_pods_that_do_other_work_keep_no_driver_from_starting(
     pod: dict[str, Any], options: dict[str, Any]
 ) -> None:
     fake = FakeDriver(Behaviour(), clock=now)
-    given = {"socket": "/csi/csi.sock", **options}
-    async with Cluster({DRIVER: lambda: CsiBackend(given, connect_to=InProcess(fake))}) as cluster:
+    async with Cluster(driver_of(fake, **options)) as cluster:
         cluster.api.create("pods", pod)
         await cluster.restart()
         await cluster.create_class("fast")
